@@ -36,24 +36,17 @@ CASES: Final = [(server, setting) for server, settings in ENDS.items() for setti
 
 
 @contextmanager
-def queue_on(request: pytest.FixtureRequest, server: str, setting: str) -> Iterator[Queue]:
-    """Yield a queue whose sessions the server ends."""
+def queue_on(request: pytest.FixtureRequest, server: str) -> Iterator[Queue]:
     engine: sa.Engine = request.getfixturevalue(f"{server}_engine")
     store = SqlStore(engine.url, queue="default")
-    statement = ENDS[server][setting]
-
-    def shorten(connection: Any, _record: object) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(statement)
-
-    sa.event.listen(store.database.engine, "connect", shorten)
     queue = Queue(store, backoff=Backoff(3600.0, 3600.0), rng=random.Random(7))
     yield queue
     queue.close()
 
 
-def wait_for_end(connection: sa.Connection) -> None:
-    """Wait until the server has ended the session, without a statement on it."""
+def wait_for_end(connection: sa.Connection, statement: str) -> None:
+    """Shorten the time for which the session may be idle, and wait until the server has ended it."""
+    connection.exec_driver_sql(statement)
     raw: Any = connection.connection.driver_connection
     number = raw.info.backend_pid if hasattr(raw, "info") else raw.thread_id()
     listed = {
@@ -75,7 +68,7 @@ def wait_for_end(connection: sa.Connection) -> None:
 def test_a_run_whose_transaction_the_server_ended_is_an_attempt(
     request: pytest.FixtureRequest, server: str, setting: str, writes: bool
 ) -> None:
-    with queue_on(request, server, setting) as queue:
+    with queue_on(request, server) as queue:
         queue.put("older", task_id="older")
         queue.put("long", task_id="long")
         runs: list[str] = []
@@ -83,7 +76,7 @@ def test_a_run_whose_transaction_the_server_ended_is_an_attempt(
         def runner(task: Task, connection: sa.Connection) -> None:
             runs.append(task.task_id)
             if task.task_id == "long":
-                wait_for_end(connection)
+                wait_for_end(connection, ENDS[server][setting])
                 if writes:
                     connection.execute(sa.text("SELECT 1"))
 
@@ -104,11 +97,11 @@ def test_a_run_whose_transaction_the_server_ended_is_an_attempt(
 def test_the_block_of_a_library_user_raises(
     request: pytest.FixtureRequest, server: str, setting: str
 ) -> None:
-    with queue_on(request, server, setting) as queue:
+    with queue_on(request, server) as queue:
         queue.put("long", task_id="long")
         with pytest.raises(Unreachable, match=setting), queue.transaction() as held:
             assert held is not None
-            wait_for_end(held.connection)
+            wait_for_end(held.connection, ENDS[server][setting])
         assert known(queue, "long").attempts == 1
 
 

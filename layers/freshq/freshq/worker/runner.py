@@ -34,6 +34,7 @@ from freshq.model.answers import error_text, raised_in_run
 from freshq.model.codec import JSON, Codec
 from freshq.model.task import Task
 from freshq.model.telemetry import guarded
+from freshq.stores.held import continue_from
 from freshq.worker.report import RUNNING
 
 if TYPE_CHECKING:
@@ -364,6 +365,8 @@ class RunContexts:
         context = self._base.copy()
         if self._decimal is not None:
             context.run(self._decimal.set, self._base[self._decimal].copy())
+        # The run must know the transaction that holds its task, to be refused what would wait for it.
+        context.run(continue_from, copy_context())
         return context.run(function, *arguments)
 
 
