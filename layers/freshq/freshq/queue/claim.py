@@ -187,7 +187,9 @@ def _give_back(core: Core, claims: Sequence[Claim]) -> None:
 
 def _count_end(core: Core, work: HeldTask) -> None:
     settled = work.settled or work.failed
-    if settled is not None:
+    if settled is None:
+        return
+    with core.later.beside():  # the transaction of another run may hold SQLite's only write lock
         core.ended(work.as_claim(), settled, is_served=settled is work.settled)
 
 
@@ -573,8 +575,7 @@ class Claiming(Verbs):
             if work is not None:
                 self._core.store.wakes.changed(self.name, [work.settled, work.failed])
         if work is not None:
-            with core.later.beside():  # another run's transaction may hold SQLite's only write lock
-                _count_end(core, work)
+            _count_end(core, work)
         else:
             self._note_skipped(request(), short=True)
 

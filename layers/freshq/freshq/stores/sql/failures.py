@@ -49,17 +49,24 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
         reason = _because_of_a_setting(code, reason)
     elif error_class is TableMissing:
         reason = _without_table(_missing_table(reason, table), dialect)
-    elif advice := _file_advice(dialect, reason):
-        reason = f"SQLite cannot use the file of the url ({reason:.300}); {advice}"
-    elif error_class is Unreachable:
-        reason = _no_answer(reason, cause)
-    elif _lacks_a_column(cause, dialect):
-        reason = _whose_table(reason)
     elif error_class is RightsMissing:
         reason = _without_right(reason)
-    elif error_class is Throttled and not isinstance(error, PoolTimeout):
-        reason = f"the database was too busy ({reason:.300})"
+    else:
+        reason = _with_advice(reason, error, error_class, dialect)
     return error_class(f"table {table!r}: {reason:.500}")
+
+
+def _with_advice(reason: str, error: Exception, error_class: type[StoreError], dialect: str) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if advice := _file_advice(dialect, reason):
+        return f"SQLite cannot use the file of the url ({reason:.300}); {advice}"
+    if error_class is Unreachable:
+        return _no_answer(reason, cause)
+    if _lacks_a_column(cause, dialect):
+        return _whose_table(reason)
+    if error_class is Throttled and not isinstance(error, PoolTimeout):
+        return f"the database was too busy ({reason:.300})"
+    return reason
 
 
 def _because_of_a_setting(code: object, reason: str) -> str:

@@ -137,19 +137,10 @@ class SqlTransactions(Transactions):
             try:
                 with self._kept(transaction):
                     block.close()
-                    use_own_settings(row.connection)
-                    if savepoint.is_active:
-                        savepoint.commit()
-                    held.settled = self._store_completed(row, held.result, context)
-                    transaction.close()
+                    self._complete(held, row, savepoint, context)
             except Unreachable as lost:
-                if not getattr(lost.__cause__, "connection_invalidated", False):
-                    raise
-                # An outage is no attempt either way: then this cannot be stored. If the commit succeeded and
-                # only its reply was lost, the guard does not hold.
-                held.settled, problem = None, Unreachable(f"{_ended_by_server(row)} ({_cause_of(lost)})")
-                held.failed = self._stored_apart(row, _after(problem, row.task, context, str(problem)))
-                raise problem from lost
+                self._note_lost(held, row, lost, context)
+                raise
 
     def _lock_best(
         self,
@@ -187,6 +178,16 @@ class SqlTransactions(Transactions):
             self._tasks.store_locked(passed_over, connection)
         return locked, len(passed_over)
 
+    def _complete(
+        self, held: HeldTask, row: _LockedRow, savepoint: sa.NestedTransaction, context: SettlingContext
+    ) -> None:
+        """Store the task as completed, and commit."""
+        use_own_settings(row.connection)
+        if savepoint.is_active:
+            savepoint.commit()
+        held.settled = self._store_completed(row, held.result, context)
+        row.transaction.close()
+
     def _store_completed(self, row: _LockedRow, result: object, context: SettlingContext) -> Task:
         """Store the task as completed.
 
@@ -219,6 +220,24 @@ class SqlTransactions(Transactions):
                 row.transaction.__exit__(type(lost), lost, lost.__traceback__)
             return self._stored_apart(row, failed)
         return failed if stored else None
+
+    def _note_lost(
+        self, held: HeldTask, row: _LockedRow, lost: Unreachable, context: SettlingContext
+    ) -> None:
+        """Store the attempt of a run whose transaction the server ended.
+
+        After an outage this cannot be stored either. If the commit succeeded and only its reply was lost, the
+        guard does not hold.
+
+        Raises:
+            Unreachable: The error that says so, if the session was lost.
+        """
+        held.settled = None
+        if not getattr(lost.__cause__, "connection_invalidated", False):
+            return
+        problem = Unreachable(f"{_ended_by_server(row)} ({_cause_of(lost)})")
+        held.failed = self._stored_apart(row, _after(problem, row.task, context, str(problem)))
+        raise problem from lost
 
     def _stored_apart(self, row: _LockedRow, failed: Task) -> Task | None:
         try:
