@@ -106,8 +106,7 @@ class SqlTransactions(Transactions):
         context: SettlingContext,
         shed_version: Callable[[Task], Task | None],
     ) -> Iterator[HeldTask | None]:
-        # If the block fails, its writes roll back to a savepoint. The row stays locked until the failed
-        # attempt is stored, so nobody else can take the task in between.
+        # A failed block rolls back to a savepoint: the row stays locked until the attempt is stored.
         with ExitStack() as transaction:
             row, passed_over = self._lock_best(transaction, request(), context, shed_version)
             if row is None:
