@@ -13,7 +13,6 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
 from freshq.cli.main import app
-from tests.support.programs import python
 from tests.support.readings import known
 
 run = CliRunner().invoke
@@ -89,9 +88,36 @@ def test_a_file_that_cannot_be_opened_is_no_problem_of_printing(tmp_path: Path) 
     assert "printed" not in answer.output
 
 
-def test_a_command_needs_no_standard_output(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("output", [">/dev/full", ">&-"])
+def test_an_answer_that_is_lost_has_a_status_of_its_own(output: str, unbuffered: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
-    program = "import sys; sys.stdout = None; from freshq.cli.__main__ import main; main()"
-    for arguments in (["table", "create", url], ["stats", "--queue", url]):
-        done = python("-c", program, *arguments, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'"$0" -m freshq.cli table create {url} {output}', sys.executable],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+    )
+    assert done.returncode == 74
+    assert done.stderr.startswith("freshq: the answer could not be printed: ")
+    assert done.stderr.count("\n") == 1
+    status, _, problem = freshq("stats", "--queue", url)  # the table was made
+    assert (status, problem) == (0, "")
+
+
+def test_an_error_of_the_system_is_no_lost_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A codec of the application may raise an OSError without the name of a file."""
+    (tmp_path / "own.py").write_text(
+        "from freshq import Queue\n"
+        "class Codec:\n"
+        "    def encode(self, value): raise OSError(5, 'the key service is down')\n"
+        "    def decoder(self, kind): return lambda value: value\n"
+        f"queue = Queue.sql('sqlite:///{tmp_path}/tasks.db', codec=Codec())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert freshq("table", "create", f"sqlite:///{tmp_path}/tasks.db")[0] == 0
+    status, shown, problem = freshq("put", "1", "--queue", "own:queue")
+    assert (status, shown) == (3, "")
+    assert "the key service is down" in problem
+    assert "printed" not in problem

@@ -228,7 +228,12 @@ class TestGroups:
             **rule,
         }
         assert shown["other"] == {"waiting": 0, "running": 1, "share": 0.5, "shed": 1, "at_limit": False}
-        assert "acme" in freshq("group", "ls").stdout
+        heading, acme = (
+            next(line for line in freshq("group", "ls").stdout.splitlines() if line.split()[:1] == [name])
+            for name in ("group", "acme")
+        )
+        assert heading.split()[:3] == ["group", "waiting", "running"]
+        assert acme.split() == ["acme", "1", "1", "0.5", "0", "yes", "3.0", "1", "2.0"]
         assert answer("group", "unset", "acme") == {"acme": {"max_running": 9}}
         assert answer("group", "unset", "*") == {"*": {}}
         assert stored()["groups"] == {}

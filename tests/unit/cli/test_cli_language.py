@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -18,7 +19,7 @@ from freshq.model.storable_options import StoredOptions
 CLAIM: Final = ({"task_id", "token"}, {"claim"})
 FILTERS: Final = ("kind", "group", "error", "since")
 DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
-    "put": ({"text", "lines"}, {"trace_context", "parent", "connection"}),
+    "put": ({"text", "lines", "as_tasks"}, {"trace_context", "parent", "connection"}),
     "claim": ({"dead", "complete"}, set()),
     **dict.fromkeys(("complete", "fail", "retry", "release", "extend"), CLAIM),
     "wait": ({"task_ids"}, {"task_id"}),
@@ -51,8 +52,8 @@ def leaves(command: Any, path: str = "") -> Iterator[str]:
 def test_there_are_few_commands() -> None:
     found = list(leaves(typer.main.get_command(app)))
     assert len([words for words in found if words.startswith("match ")]) <= 12, found
-    # 45, and those of operators: copy, advise, recording, replay, group ls|set|unset, and the like.
-    assert len(found) <= 56, found
+    # 45, and those of operators: copy, advise, recording, replay, group ls|set|unset, audit, and the like.
+    assert len(found) <= 62, found
 
 
 @pytest.mark.parametrize("group", [[], ["table"], ["record"], ["match"], ["dlq"]])
@@ -73,6 +74,15 @@ def test_a_command_has_the_arguments_of_its_verb(listed: Listed) -> None:
     verb = inspect.signature(getattr(Queue, listed.name)).parameters
     more, less = DIFFERENCES.get(listed.name, (set(), set()))
     assert flags == (set(verb) - {"self"} - less) | more
+
+
+def test_help_and_the_page_list_every_command() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+    page = Path("docs/cli.md").read_text()
+    table = page[page.index("## Commands") : page.index("## Options stored")]
+    for listed in COMMANDS:
+        assert f" {listed.name} " in shown
+        assert f"`{listed.name}" in table
 
 
 def test_every_alias_stands_for_a_command() -> None:

@@ -194,6 +194,58 @@ class TestPutAndGet:
         assert answer("put", "--lines", "-", "--at", "2096-12-01T08:00Z", text="1\n2\n")["created"] == 2
         assert {task.first_due for task in queue.list()} == {datetime(2096, 12, 1, 8, tzinfo=UTC).timestamp()}
 
+    def test_lines_of_whole_tasks(self, queue: Queue, tmp_path: Path) -> None:
+        file = tmp_path / "lines"
+        first = '{"payload": "a\u2028b", "task_id": "t1", "at": "2096-12-01T08:00Z", "kind": "mail"}'
+        file.write_text(f'\ufeff{first}\r\n\r\n{{"payload": 2, "group": "acme"}}\r\n', "utf-8")
+        arguments = ["put", "--lines", str(file), "--as-tasks", "--priority", "3"]
+        assert answer(*arguments) == {"created": 2, "duplicates": 0}
+        found = known(queue, "t1")
+        assert (found.payload, found.kind, found.priority) == ("a\u2028b", "mail", 3)
+        assert found.first_due == datetime(2096, 12, 1, 8, tzinfo=UTC).timestamp()
+        assert {task.group for task in queue.list()} == {None, "acme"}
+        fails(1, "1 of 2 were duplicates", *arguments)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ('{"task_id": "a"}', "line 1 must be an object with a payload"),
+            ('{"payload": 1}\n[1]', "line 2 must be an object with a payload"),
+            ('{"payload": 1, "colour": 1}', "line 1: colour"),
+            ('{"payload": 1, "at": "noon"}', "at: must be a time"),
+            ('{"payload": 1, "priority": 10}', "line 1: priority"),
+        ],
+    )
+    def test_lines_that_are_no_tasks_put_nothing(self, queue: Queue, text: str, said: str) -> None:
+        done = CliRunner().invoke(app, ["put", "--lines", "-", "--as-tasks"], input=text)
+        assert (done.exit_code, queue.stats().pending) == (2, 0)
+        assert said in done.stderr
+
+    @pytest.mark.parametrize(
+        ("text", "warns"),
+        [
+            ('{"task_id": "a", "at": 4e9}\n{"payload": 1}', True),
+            ('{"task_id": "a"}\n{"other": 1}', False),
+            ('{"kind": "mail"}', False),
+            ("1\n", False),
+        ],
+    )
+    def test_payloads_that_look_like_tasks_are_warned_of(self, queue: Queue, text: str, warns: bool) -> None:
+        done = CliRunner().invoke(app, ["put", "--lines", "-"], input=text)
+        assert (done.exit_code, queue.stats().pending) == (0, len(text.splitlines()))
+        assert ("--as-tasks" in done.stderr) == warns
+
+    def test_a_listing_has_the_newest_first_with_kinds_and_groups(self, queue: Queue) -> None:
+        for number in range(5):
+            queue.put(number, task_id=f"t{number}", kind="mail" if number else None, group="acme")
+        shown = freshq("list").stdout.splitlines()
+        assert [line.split()[0] for line in shown if " PENDING " in line] == ["t4", "t3", "t2", "t1", "t0"]
+        assert " kind  group  payload" in shown[1]
+        assert [task["task_id"] for task in answer("list")["tasks"]] == ["t4", "t3", "t2", "t1", "t0"]
+
+    def test_an_id_that_no_queue_has_is_refused_in_words(self) -> None:
+        fails(2, "task_id: has a NUL character, or bytes that are not UTF-8", "get", "\udcff")
+
     def test_nothing_is_put_if_a_line_is_wrong(self, queue: Queue) -> None:
         done = CliRunner().invoke(app, ["put", "--lines", "-"], input="1\nx\n")
         assert (done.exit_code, queue.stats().pending) == (2, 0)

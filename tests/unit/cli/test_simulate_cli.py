@@ -264,12 +264,20 @@ def test_all_policies_of_a_sweep_see_the_same_arrivals() -> None:
     assert all(len(offered) == 1 for offered in by_load.values())
 
 
-def test_a_simulation_ends_in_a_sentence() -> None:
+def test_a_simulation_begins_with_a_sentence() -> None:
     done = invoke("--rate", "30", "--deadline-seconds", "10", "--order", "lifo")
-    last = done.stdout.splitlines()[-1]
-    assert last.startswith("At 3 times the capacity, 3")
-    assert last.endswith("s.")
-    assert " are done in time and 6" in last
-    late = invoke("--rate", "30", "--order", "fifo", "--duration", "100").stdout.splitlines()[-1]
+    sentence = done.stdout.splitlines()[0]
+    assert sentence.startswith("At 3 times the capacity, 3")
+    assert sentence.endswith("s.")
+    assert " are done in time and 6" in sentence
+    late = invoke("--rate", "30", "--order", "fifo", "--duration", "100").stdout.splitlines()[0]
     assert "% are done too late, which takes" in late
-    assert invoke("--rate", "0.001", "--duration", "1").stdout.splitlines()[-1] == "No task arrived."
+    assert invoke("--rate", "0.001", "--duration", "1").stdout.splitlines()[0] == "No task arrived."
+
+
+def test_the_sentence_comes_first_and_zeros_are_left_out() -> None:
+    shown = invoke("--rate", "30", "--servers", "10", "--duration", "100").stdout.splitlines()
+    assert shown[0].startswith("At 3")
+    rows = [line.rsplit(maxsplit=1) for line in shown[1:] if line.strip()]
+    assert {"served in time", "shed by reason: expired"} <= {row[0].strip() for row in rows}
+    assert not {"0", "-", "0.0000"} & {row[-1] for row in rows}

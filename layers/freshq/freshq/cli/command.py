@@ -19,6 +19,7 @@ from typing_extensions import override
 from freshq.cli.errors import ExitStatus, code_of, exit_status, print_error
 from freshq.cli.output import Output
 from freshq.cli.session import Session, is_interactive, note
+from freshq.cli.standard_output import CheckedOutput, OutputLost, checked_output
 from freshq.errors import FreshqError, TableMissing, Unreachable, quoted
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class Group(PlainFlags, TyperGroup):
     @override
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help as plain text: whatever the terminal, it fits on one screen of 80 columns."""
-        formatter.write(f"Usage: {ctx.command_path} COMMAND [ARGUMENTS] [--help]\n\n{self.help}\n")
+        formatter.write(f"Usage: {ctx.command_path} COMMAND [ARGUMENTS] [--help]\n{self.help}\n")
         shown = {name: command for name, command in self.commands.items() if not command.hidden}
         headings = {name: getattr(command, "rich_help_panel", None) or "" for name, command in shown.items()}
         chars = max(map(len, shown), default=0) + GAP_CHARS
@@ -171,7 +172,7 @@ class Group(PlainFlags, TyperGroup):
             last = headings[name]
             text = command.get_short_help_str(HELP_CHARS - heading_chars - chars)
             line = f"{last if new else '':{heading_chars}}{name:{chars}}{text}"
-            formatter.write(f"\n{line}\n" if new else f"{line}\n")
+            formatter.write(f"{line}\n")
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -189,7 +190,9 @@ class OneLineErrors(Group):
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         """Run a command and exit with its status."""
         extra.pop("standalone_mode", None)
-        sys.exit(flushed(self.status(args, **extra)))
+        with checked_output() as output:
+            status = flushed(self.status(args, **extra), output)
+        sys.exit(status)
 
     def status(self, args: Sequence[str] | None = None, **extra: Any) -> int:
         """Run a command and return its status."""
@@ -207,40 +210,32 @@ class OneLineErrors(Group):
             if isinstance(error, FreshqError) and sys.stderr.isatty():
                 print_error(f"`freshq explain {code_of(error)}` says what that means")
             return exit_status(error)
+        except OutputLost as error:
+            return not_printed(error)
         except OSError as error:
-            if error.filename is None:  # standard output failed, not a file
-                return not_printed(error)
             print_error(error)
             return ExitStatus.UNREACHABLE
         return status if isinstance(status, int) else 0
 
 
-def flushed(status: int) -> int:
+def flushed(status: int, output: CheckedOutput) -> int:
     """Flush the answer of a command, and return its status, or a failure status if the answer is lost."""
-    if sys.stdout is None:
-        return status
     if status == ExitStatus.NOT_PRINTED:
-        drop_output()
+        output.drop()
         return status
     try:
-        sys.stdout.flush()
-    except OSError as error:
-        drop_output()
+        output.flush()
+    except OutputLost as error:
+        output.drop()
         return status or not_printed(error)
     return status
 
 
-def not_printed(error: OSError) -> int:
+def not_printed(error: OutputLost) -> int:
     """Report that standard output failed."""
     if error.errno != errno.EPIPE:  # the reader closed the pipe: it has read enough
         print_error(f"the answer could not be printed: {error.strerror}")
     return ExitStatus.NOT_PRINTED
-
-
-def drop_output() -> None:
-    """Drop unprinted output, so that the exit of the process does not try to print it again."""
-    with open(os.devnull, "w") as nothing:  # noqa: PTH123 - the null device has no path on every system
-        os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 @contextmanager

@@ -41,6 +41,8 @@ def code_of(error: FreshqError) -> str:
 
 def print_error(problem: object) -> None:
     """Print one line to standard error."""
+    if sys.stderr is None:  # closed; `print` would write to standard output
+        return
     print(f"freshq: {printable(' '.join(str(problem).split()))}", file=sys.stderr)
 
 

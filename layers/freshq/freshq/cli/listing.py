@@ -30,7 +30,6 @@ class Listed:
         on_queue: Whether it is a function that takes the options of a queue.
         on_task: Whether it takes the id of a task in the queue; drafts of the shell are not in the queue.
         extra: The extra that it needs, besides `cli`.
-        hidden: Whether help leaves it out, to stay on one screen; the help of another command names it.
     """
 
     name: str
@@ -40,7 +39,6 @@ class Listed:
     on_queue: bool = False
     on_task: bool = False
     extra: str = "cli"
-    hidden: bool = False
 
     def load(self) -> Any:
         """Return the command itself."""
@@ -65,7 +63,7 @@ class LazyCommand(PlainCommand):
             name=alias or listed.name,
             help=f"The same as {' '.join([listed.name, *first])}." if alias else listed.help,
             rich_help_panel=listed.heading,
-            hidden=bool(alias) or listed.hidden,
+            hidden=bool(alias),
         )
         self._listed = listed
         self._first = first
@@ -133,7 +131,6 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
         "hold": "record hold",
         "ready": "record ready",
         "cron": "schedule",
-        "metrics": "watch --prometheus",
     },
     "dlq": {
         "ls": "list --status FAILURE",
@@ -191,24 +188,19 @@ VERBS: Final[tuple[Listed, ...]] = (
 )
 COMMANDS: Final[tuple[Listed, ...]] = (
     *VERBS[:-1],
+    Listed("group", "Queue", "commands.configure:group", "Weights and limits of groups."),
+    *_on_queue("Queue", "commands.doctor", audit="Show what operators did to the queue, the latest last."),
     *_on_queue("Run", "commands.work", work="Run a function for each task."),
     *_on_queue("Run", "commands.schedule", schedule="Put tasks at set times."),
     Listed("relay", "Run", "commands.relay:relay", "Forward tasks to another queue."),
     Listed("copy", "Run", "commands.relay:copy", "Copy tasks to another queue as they are, on any store."),
     *_on_queue("Run", "commands.watch", watch="Show the queue live in the terminal."),
     *_on_queue("Run", "dashboard.server", extra="dashboard", dashboard="Show the queue live in a browser."),
-    Listed("shell", "Run", "shell:shell", "Type these commands at a prompt, or pipe them in.", on_queue=True),
-    Listed(
-        "audit",
-        "Queue",
-        "commands.doctor:audit",
-        "Show what operators did to the queue, the latest last.",
-        on_queue=True,
-        hidden=True,
+    *_on_queue(
+        "Run", "commands.metrics", extra="metrics", metrics="Serve the gauges of a queue to Prometheus."
     ),
-    Listed("archive", "Other", "commands.relay:archive", "The archive of a stack.", hidden=True),
+    Listed("shell", "Run", "shell:shell", "Type these commands at a prompt, or pipe them in.", on_queue=True),
     Listed("table", "Other", "commands.tables:app", "Tables: create, update, attach."),
-    Listed("group", "Queue", "commands.configure:group", "Weights and limits of groups.", hidden=True),
     VERBS[-1],
     Listed(
         "match",
@@ -216,17 +208,12 @@ COMMANDS: Final[tuple[Listed, ...]] = (
         "commands.match:app",
         "Match callers to resources, such as call-center agents.",
     ),
+    Listed("archive", "Other", "commands.relay:archive", "The archive of a stack."),
     Listed("recording", "Other", "commands.recording:recording", "Save the load of a queue, to simulate it."),
     Listed("advise", "Other", "commands.recording:advise", "Say which settings serve a recorded load best."),
     Listed("replay", "Other", "commands.recording:replay", "Fail if new settings serve a load worse."),
     Listed("simulate", "Other", "commands.simulate:simulate", "Simulate a queue under load."),
-    Listed(
-        "explain",
-        "Other",
-        "commands.doctor:explain",
-        "Say what an error means, and what to do.",
-        hidden=True,
-    ),
+    Listed("explain", "Other", "commands.doctor:explain", "Say what an error means, and what to do."),
     Listed(
         "demo",
         "Other",

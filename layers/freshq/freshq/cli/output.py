@@ -39,6 +39,9 @@ MIN_ID_CHARS: Final = 12
 # Width of pipes and files: wider than any task's line, so nothing is wrapped.
 PIPE_CHARS: Final = 10_000_000
 NUMBERS: Final = ("prio", "tries", "age")
+NAMES: Final = ("kind", "group")
+# Longer names of kinds and groups are cut in listings.
+NAME_CHARS: Final = 16
 # How a listing describes the reason for a wait.
 STATES: Final = {
     None: "PENDING",
@@ -362,11 +365,13 @@ class Output:
         more = [] if cursor is None else [f"more: add --cursor {printable(cursor)}"]
 
         def listing() -> Table:
-            rows = [_row(task, now, errors=errors) for task in tasks]
+            rows = [_row(task, now, errors=errors) for task in shown]
             return _listing(rows, "error" if errors else "payload", self.console.width)
 
+        # A page of dead letters begins with the latest.
+        shown = tasks if errors else sorted(tasks, key=lambda task: -task.created)
         self.answer(
-            {"tasks": [fields(task, now) for task in tasks], "cursor": cursor},
+            {"tasks": [fields(task, now) for task in shown], "cursor": cursor},
             listing if tasks else "no tasks",
             *more,
         )
@@ -415,7 +420,7 @@ def _listing(rows: Sequence[tuple[str, ...]], last: str, width: int) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    headings = ("task", "state", *NUMBERS)
+    headings, rows = _filled(("task", "state", *NUMBERS, *NAMES), rows)
     widths = [max(map(len, column)) for column in zip(headings, *(row[:-1] for row in rows), strict=True)]
     # Each column has two spaces after it, and the table has one on each side.
     left = width - sum(widths) - 2 * len(widths) - 2
@@ -431,6 +436,14 @@ def _listing(rows: Sequence[tuple[str, ...]], last: str, width: int) -> Table:
     return table
 
 
+def _filled(
+    headings: Sequence[str], rows: Sequence[tuple[str, ...]]
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return headings and rows without the columns of names that no task has."""
+    kept = [at for at, name in enumerate(headings) if name not in NAMES or any(row[at] for row in rows)]
+    return [headings[at] for at in kept], [(*(row[at] for at in kept), row[-1]) for row in rows]
+
+
 def _row(task: Task, now: float, *, errors: bool, state: str | None = None) -> tuple[str, ...]:
     return (
         printable(task.task_id),
@@ -438,6 +451,8 @@ def _row(task: Task, now: float, *, errors: bool, state: str | None = None) -> t
         str(task.priority),
         str(task.attempts),
         "-" if task.status is TaskStatus.READY else span(max(0.0, now - task.created)),
+        excerpt(task.kind or "", NAME_CHARS),
+        excerpt(task.group or "", NAME_CHARS),
         (task.error or "") if errors else compact_json(task.payload),
     )
 

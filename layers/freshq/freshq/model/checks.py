@@ -69,6 +69,9 @@ def checked_id(value: str, name: str = "task_id") -> str:
         given = repr(value)
         msg = f"{name}: must be a non-empty string of at most {MAX_ID_BYTES} bytes, got {given:.60}"
         raise ValueError(msg)
+    if storable_text(value) != value:
+        msg = f"{name}: has a NUL character, or bytes that are not UTF-8, which no id can have: {value!r:.60}"
+        raise ValueError(msg)
     return value
 
 

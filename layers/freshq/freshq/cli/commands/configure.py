@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
 from freshq.cli.command import Group, QueueCommand, QueueContext
-from freshq.cli.errors import print_error
+from freshq.cli.errors import print_error, printable
 from freshq.cli.flags import with_flags
 from freshq.cli.stacks import Stack, settle_problem
 from freshq.errors import needs
@@ -22,6 +23,8 @@ from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from rich.table import Table
 
     from freshq.cli.session import Session
     from freshq.model.options import QueueConfig, QueueOptions
@@ -156,8 +159,30 @@ def group_ls(context: QueueContext) -> None:
         rows[name] = counts | (rules.of[name].values() if name in rules.of else {})
     session.output.answer(
         {"separator": rules.separator, "groups": rows},
-        *(f"{name:<24} {_facts(row)}" for name, row in rows.items()),
+        partial(_group_table, rows),
     )
+
+
+def _group_table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return a table of groups with their counts and rules; it has the columns that any group has."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    # The rule of all others has no counts, which come first.
+    longest_first = sorted(rows.values(), key=len, reverse=True)
+    names = list(dict.fromkeys(name for row in longest_first for name in row))
+    table = Table("group", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="right")
+    for group, row in rows.items():
+        table.add_row(printable(group), *(_cell(row.get(name)) for name in names))
+    return table
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else f"{value}"
 
 
 def _counted(queue: BaseQueue) -> tuple[Counter[str], RunningCounts, Counter[str]]:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from freshq import errors
-from freshq.cli.command import Limit, QueueContext, Yes
+from freshq.cli.command import QueueContext, Yes
 from freshq.cli.errors import ExitStatus, printable
 from freshq.cli.output import counted, span
-from freshq.cli.session import AUDIT, FORGOTTEN, shortened
+from freshq.cli.session import AUDIT, AUDIT_ENTRIES, FORGOTTEN, shortened
 from freshq.cli.stacks import Stack, cloudformation, contradictions
 from freshq.errors import FreshqError, IllegalTransition, NotFound, needs, quoted
 from freshq.policy.shedding import ShedReason
@@ -413,10 +413,14 @@ def _of_object(client: Any, bucket: str, key: str, ids: Collection[str], group: 
     return erased
 
 
-def audit(context: QueueContext, limit: Limit = 20) -> None:
+Commands = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of commands.")]
+
+
+def audit(context: QueueContext, limit: Commands = AUDIT_ENTRIES) -> None:
     """Show what operators did to the queue, the latest last.
 
-    Lists the last 50 commands that pause, resume, purge, cancel, redrive, reprioritize, configure or forget.
+    Lists commands that pause, resume, purge, cancel, redrive, reprioritize, configure or forget; the queue
+    keeps the last 50.
     Who: the identity in AWS, or the user of the database, and the user of the machine.
     """
     session = context.session

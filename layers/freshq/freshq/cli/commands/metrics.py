@@ -1,4 +1,4 @@
-"""`freshq watch --prometheus`, or `freshq metrics`: serve the gauges of a queue to Prometheus."""
+"""`freshq metrics`: serve the gauges of a queue to Prometheus."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import signal
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+import typer
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from freshq.cli.http_server import HttpResponse, HttpServer
+from freshq.cli.command import Port, QueueContext
+from freshq.cli.http_server import LOOPBACK, HttpResponse, HttpServer
 from freshq.errors import FreshqError
 from freshq.queue.core import core_of
 from freshq.queue.gauges import GAUGES, gauges, snake_case
@@ -23,11 +25,12 @@ from freshq.queue.shared.breakers import workers_slowed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from freshq.cli.session import Session
     from freshq.queue.base import BaseQueue
 
 logger = logging.getLogger(__name__)
 PATH: Final = "/metrics"
+METRICS_PORT: Final = 9710
+Host = Annotated[str, typer.Option(help="Address to serve on; 0.0.0.0 for a Prometheus elsewhere.")]
 
 
 def prometheus_name(name: str) -> str:
@@ -84,13 +87,12 @@ def _answer(collector: QueueCollector, path: str) -> HttpResponse:
     return HttpResponse(HTTPStatus.OK, CONTENT_TYPE_LATEST, text)
 
 
-def serve_metrics(session: Session, host: str, port: int) -> None:
-    """Serve the gauges of the queue to Prometheus until SIGTERM or Ctrl-C.
+def metrics(context: QueueContext, port: Port = METRICS_PORT, host: Host = LOOPBACK) -> None:
+    """Serve the gauges of a queue to Prometheus.
 
-    Raises:
-        ValueError: If it cannot listen there.
-        StoreError: If the store does not answer at the start.
+    Serves /metrics until SIGTERM or Ctrl-C.
     """
+    session = context.session
     session.refuse_memory()
     # A queue that does not answer at the start is a mistake; one that stops answering later is an outage.
     session.queue.stats(approximate=True)

@@ -45,13 +45,15 @@ from freshq.simulate import (
 from freshq.simulate.sweep import check_plot, draw_sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from freshq.simulate import Cell, Result, Simulation
 
 DEFAULT_DURATION_SECONDS: Final = 1000.0
 # The load of the summary of a sweep: a clear but realistic overload.
 TELLING_LOAD: Final = 3.0
+# Smaller shares would be shown as 0%.
+LEAST_SHOWN: Final = 0.005
 # Names of recordings.
 SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".parquet")
 # A sweep chooses policies and loads itself.
@@ -377,7 +379,7 @@ def sentence_of_sweep(cells: Sequence[Cell]) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}"
+    return "less than 1%" if 0 < share < LEAST_SHOWN else f"{share:.0%}"
 
 
 def _all(names: Sequence[str]) -> str:
@@ -456,23 +458,32 @@ def _print_result(result: Result, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json_text(asdict(result)))
         return
-    table = Table("measure", "value", title="simulation")
-    for name, value in asdict(result).items():
-        if isinstance(value, dict):
-            for key, part in value.items():
-                table.add_row(f"{name.replace('_', ' ')}: {key}", _text(part))
-        elif not isinstance(value, list):  # a list is for programs
-            table.add_row(name.replace("_", " "), _text(value))
-    table.columns[1].justify = "right"
-    Console().print(table)
     typer.echo(sentence_of(result))
+    table = Table("measure", "value", box=SIMPLE_HEAD)
+    for name, value in _measures(result):
+        table.add_row(name, _text(value))
+    table.columns[1].justify = "right"
+    if table.rows:
+        Console().print(table)
+
+
+def _measures(result: Result) -> Iterator[tuple[str, Any]]:
+    """Yield the measures that say something, by name: no zeros, no single level, no lists for programs."""
+    for name, value in asdict(result).items():
+        if not isinstance(value, dict):
+            every = [(name, value)]
+        elif name == "by_level" and len(value) == 1:
+            every = []
+        else:
+            every = [(f"{name}: {key}", part) for key, part in value.items()]
+        yield from (
+            (text.replace("_", " "), part) for text, part in every if part and not isinstance(part, list)
+        )
 
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return "\n".join(f"{key.replace('_', ' ')} {_text(part)}" for key, part in value.items())
-    if value is None:
-        return "-"
+        return "\n".join(f"{key.replace('_', ' ')} {_text(part)}" for key, part in value.items() if part)
     return f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
 
 

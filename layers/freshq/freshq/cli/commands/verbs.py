@@ -55,6 +55,13 @@ Lines = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Put one task for each line of a file; - reads standard input."),
 ]
+AsTasks = Annotated[
+    bool,
+    typer.Option(
+        "--as-tasks",
+        help="With --lines: a line is an object of arguments of a put, such as payload, task_id and at.",
+    ),
+]
 Dead = Annotated[
     bool, typer.Option("--dead", help="Claim dead letters instead, for inspection. On attached tables only.")
 ]
@@ -87,6 +94,7 @@ def put(
     on_conflict: Conflict = None,
     text: AsText = False,
     lines: Lines = None,
+    as_tasks: AsTasks = False,
 ) -> None:
     """Put a task, or one for each line of a file.
 
@@ -104,15 +112,26 @@ def put(
         "kind": kind,
     }
     if lines is not None:
-        if payload is not None or task_id is not None:
-            raise ValueError("lines: give either JSON or --lines; lines have no --task-id")
-        if on_conflict is not None:
-            raise ValueError("on_conflict: lines have no --task-id that could conflict")
-        put_lines(session, lines, options, as_text=text)
+        _check_lines(payload, task_id, on_conflict, text=text, as_tasks=as_tasks)
+        put_lines(session, lines, options, as_text=text, as_tasks=as_tasks)
         return
+    if as_tasks:
+        raise ValueError("as_tasks: needs --lines")
     value = _payload(session, payload, as_text=text)
     conflict = cast("OnConflict | None", on_conflict)  # the queue validates it
     print_receipt(session, session.queue.put(value, task_id=task_id, on_conflict=conflict, **options))
+
+
+def _check_lines(
+    payload: str | None, task_id: str | None, on_conflict: str | None, *, text: bool, as_tasks: bool
+) -> None:
+    """Raise ValueError if an option of a put does not go with lines."""
+    if payload is not None or task_id is not None:
+        raise ValueError("lines: give either JSON or --lines; lines have no --task-id")
+    if on_conflict is not None:
+        raise ValueError("on_conflict: lines have no --task-id that could conflict")
+    if as_tasks and text:
+        raise ValueError("text: not with --as-tasks, whose lines are objects")
 
 
 def _payload(session: Session, payload: str | None, *, as_text: bool) -> Any:
@@ -140,7 +159,9 @@ def print_receipt(session: Session, receipt: Receipt) -> None:
     session.output.answer(answer, f"task {printable(receipt.task_id)}: {receipt.outcome}")
 
 
-def put_lines(session: Session, source: str, options: Mapping[str, Any], *, as_text: bool) -> None:
+def put_lines(
+    session: Session, source: str, options: Mapping[str, Any], *, as_text: bool, as_tasks: bool = False
+) -> None:
     """Put one task for each line of a file. Nothing is put unless every line is valid.
 
     Args:
@@ -148,15 +169,14 @@ def put_lines(session: Session, source: str, options: Mapping[str, Any], *, as_t
         source: The file; - for standard input.
         options: Further arguments of every put.
         as_text: Whether a line is a string rather than JSON.
+        as_tasks: Whether a line has the arguments of a put, rather than a payload.
 
     Raises:
         ValueError: If a line is invalid, or the file cannot be read.
         RefusedError: If any task was a duplicate.
         StoreError: If the store did not write all of them.
     """
-    tasks = [{"payload": payload, **options} for payload in _payloads(source, as_text=as_text)]
-    for task in tasks:
-        session.queue.admin.check(task)
+    tasks = _checked_tasks(session, source, options, as_text=as_text, as_tasks=as_tasks)
     duplicates = 0
     for batch in _with_progress([tasks[at : at + BATCH_TASKS] for at in range(0, len(tasks), BATCH_TASKS)]):
         receipts = session.queue.put_many(batch)
@@ -169,17 +189,62 @@ def put_lines(session: Session, source: str, options: Mapping[str, Any], *, as_t
         raise RefusedError(msg)
 
 
-def _payloads(source: str, *, as_text: bool) -> Iterator[Any]:
+def _checked_tasks(
+    session: Session, source: str, options: Mapping[str, Any], *, as_text: bool, as_tasks: bool
+) -> list[dict[str, Any]]:
+    """Return the arguments of the puts of a file, checked; warn if its payloads look like tasks."""
+    values = list(_values(source, as_text=as_text))
+    if as_tasks:
+        tasks = [_task(number, value, options) for number, value in values]
+    else:
+        tasks = [{"payload": payload, **options} for _, payload in values]
+        if values and all(_looks_like_task(value, options) for _, value in values):
+            print_error("every line looks like a whole task, and is put as a payload; --as-tasks puts tasks")
+    for (number, _), task in zip(values, tasks, strict=True):
+        try:
+            session.queue.admin.check(task)
+        except ValueError as error:
+            msg = f"lines: line {number}: {error}; nothing was put"
+            raise ValueError(msg) from error
+    return tasks
+
+
+def _task(number: int, value: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a put from a line.
+
+    Raises:
+        ValueError: If the line has no payload, or a time is wrong.
+    """
+    if not isinstance(value, dict) or "payload" not in value:
+        msg = f"lines: line {number} must be an object with a payload and other arguments of a put, such as "
+        msg += '{"payload": .., "task_id": ".."}; nothing was put'
+        raise ValueError(msg)
+    at = value.get("at")
+    return {**options, **value, **({"at": instant("at", at)} if isinstance(at, str) else {})}
+
+
+def _looks_like_task(value: Any, options: Mapping[str, Any]) -> bool:
+    """Return whether a payload has the arguments of a put, and nothing else."""
+    telling = {"payload", "task_id", "at"}
+    return (
+        isinstance(value, dict) and bool(value.keys() & telling) and value.keys() <= telling | options.keys()
+    )
+
+
+def _values(source: str, *, as_text: bool) -> Iterator[tuple[int, Any]]:
+    """Yield the lines that are not blank, parsed unless `as_text`, with their numbers."""
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         msg = f"lines: cannot read {source!r} ({error})"
         raise ValueError(msg) from error
-    for number, line in enumerate(text.splitlines(), start=1):
+    # Programs on Windows write a byte order mark. `splitlines` would split at what JSON allows in strings.
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            yield line if as_text else json.loads(line)
+            yield number, line if as_text else json.loads(line)
         except ValueError as error:
             msg = f"lines: line {number} is not JSON ({error}); nothing was put"
             raise ValueError(msg) from error

@@ -19,11 +19,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from freshq.cli.command import Port, QueueContext, checked_interval
+from freshq.cli.command import QueueContext, checked_interval
 from freshq.cli.errors import printable
-from freshq.cli.http_server import LOOPBACK
 from freshq.cli.output import excerpt, fields, forecast_lines, json_text, progress, span
-from freshq.errors import StoreError, needs
+from freshq.errors import StoreError
 from freshq.model.task import TaskStatus
 from freshq.queue.core import core_of
 from freshq.simulate.forecast import Forecaster, WaitingTasks
@@ -62,11 +61,6 @@ GAP: Final = "  "
 ONCE_ROWS: Final = 24
 Once = Annotated[bool, typer.Option("--once", help="Print one frame and exit.")]
 EverySeconds = Annotated[float, typer.Option(help="Time between two frames.")]
-Prometheus = Annotated[bool, typer.Option("--prometheus", help="Instead, serve gauges to Prometheus.")]
-Host = Annotated[
-    str, typer.Option(help="With --prometheus: address to serve on; 0.0.0.0 for a Prometheus elsewhere.")
-]
-METRICS_PORT: Final = 9710
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,26 +391,13 @@ def _rate(per_second: float | None) -> str:
     return f"{per_second:,.2f}/s" if 0 < per_second < 1 else f"{per_second:,.1f}/s"
 
 
-def watch(
-    context: QueueContext,
-    once: Once = False,
-    every_seconds: EverySeconds = 1.0,
-    prometheus: Prometheus = False,
-    port: Port = METRICS_PORT,
-    host: Host = LOOPBACK,
-) -> None:
+def watch(context: QueueContext, once: Once = False, every_seconds: EverySeconds = 1.0) -> None:
     """Show the queue live in the terminal.
 
     Shows rates, the backlog by age, claimed tasks and the last dead letters until Ctrl-C.
     """
     checked_interval(every_seconds)
     session = context.session
-    if prometheus:
-        with needs("metrics"):
-            from freshq.cli.commands.metrics import serve_metrics
-
-        serve_metrics(session, host, port)
-        return
     watcher = Watcher(session.queue)
     console = session.output.console
     if once:
