@@ -323,6 +323,7 @@ ON_QUEUE: Final = (
 )
 MATCHES: Final = (
     "match create",
+    "match configure",
     "match register a language=English,Spanish --data 7",
     "match register b language=French",
     "match offer a",
@@ -368,12 +369,13 @@ REPLAYED: Final[dict[str, Any]] = {"_stream_of": lambda *_: "arn", "_replay": la
 PROGRAMS: Final = (
     "demo --seconds 3",
     "dashboard --port 0 --queue COPY",
+    "metrics --port 0 --queue COPY",
     "schedule SCHEDULES --queue OUTBOX",
     "work app:run --idle-exit-seconds 0.2 --status-seconds 0.05 --verbose --queue WORK",
     "relay --from OUTBOX --to COPY --idle-exit-seconds 0.1",
 )
 # The output of such a program before it is told to end; other programs end by themselves.
-SERVES: Final = {"dashboard": "url", "schedule": "fired"}
+SERVES: Final = {"dashboard": "url", "metrics": "url", "schedule": "fired"}
 # Options that change a command's output.
 FORMS: Final = frozenset(
     {"put --lines", "list --top", "work --dry-run", "schedule --dry-run", "simulate --sweep"}

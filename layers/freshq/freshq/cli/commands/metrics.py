@@ -96,9 +96,8 @@ def metrics(context: QueueContext, port: Port = METRICS_PORT, host: Host = LOOPB
     session.refuse_memory()
     # A queue that does not answer at the start is a mistake; one that stops answering later is an outage.
     session.queue.stats(approximate=True)
-    with metrics_server(session.queue, host, port) as server:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), metrics_server(session.queue, host, port) as server:
         url = f"http://{host}:{server.server_port}{PATH}"
         session.output.answer({"url": url}, f"queue {session.queue.name}: {url}", "Ctrl-C ends it.")
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
+        server.serve_forever()
