@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from freshq_pipeline.errors import FAILED_STATUS, BadInput, Overtaken, PipelineError
+from freshq_pipeline.ingest.inflation import stored_digest
 from freshq_pipeline.ingest.inputs import input_files
 from freshq_pipeline.runs import batch
 from freshq_pipeline.runs.batch import execute, execute_plan, missing_named, plan
@@ -94,7 +95,10 @@ def made(tmp_path: Path) -> RunRequest:
     for name in "abc":
         write_lines(tmp_path / f"in/{name}.json", [{}])
     request = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
-    files = {path: list(seen) for path, seen in input_files(request.events, Format.LANDED).items()}
+    files = {
+        path: [*seen, stored_digest(request.events, path)]
+        for path, seen in input_files(request.events, Format.LANDED).items()
+    }
     state = State("1", request.events.uri, "landed", files=files, options=request.options.of_tables())
     publish(request.out, state, {"run_id": "1"}, keep_runs=1)
     return request
@@ -133,6 +137,8 @@ def test_files_that_changed_are_refused_and_files_that_are_gone_do_not_matter(
     (tmp_path / "in/c.json").unlink()
     assert plan(made).new == []
     os.utime(tmp_path / "in/a.json", (1, 1))
+    assert plan(made).new == []
+    write_lines(tmp_path / "in/a.json", [{"a": 1}])
     assert refused(made, tmp_path) == (
         f"events: files in {tmp_path}/in changed after {tmp_path}/out was made from them: a.json; "
         "use another --out, or make all tables anew with `run --full-refresh`, which loses the events of "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
 from freshq.errors import ENCODED, Unreachable, needs, quoted, quoted_address
-from freshq.model.options import DEFAULT_NAME
+from freshq.model.fields import DEFAULT_NAME
 from freshq.model.storable_options import DynamoDBOptions, StorableOptions, count_or_none, seconds_or_none
 from freshq.queue.queue import Queue, sibling
 

@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 # The first instant of the year 9999, which stores keep as the deadline of a task that is never stale.
 NEVER: Final = 253_370_764_800.0
+# The name of a queue that is given none.
+DEFAULT_NAME: Final = "default"
 # Stores keep their own items under ids with this prefix.
 RESERVED_ID_PREFIX: Final = "freshq#"
 # On DynamoDB, the key of a task of a queue other than `default` is this, the name of the queue, # and the id.

@@ -6,12 +6,13 @@ import random
 import time
 import uuid
 from collections.abc import Callable  # noqa: TC003 - pydantic reads it
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from freshq.errors import plain, quoted
 from freshq.model.codec import JSON, Codec, Kinds, checked_codec
+from freshq.model.fields import DEFAULT_NAME
 from freshq.model.storable_options import QueueRules
 from freshq.model.task import MAX_SECONDS
 from freshq.model.telemetry import Telemetry
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from freshq.policy.pressure import Door
     from freshq.policy.rules import CodelRule, ReserveRule
 
-DEFAULT_NAME: Final = "default"
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 

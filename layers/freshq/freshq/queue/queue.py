@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, overload
 
 from freshq.errors import needs
-from freshq.model.options import DEFAULT_NAME
+from freshq.model.fields import DEFAULT_NAME
 from freshq.queue.attached import AttachedQueue, open_dynamodb
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import core_of

@@ -22,7 +22,7 @@ from freshq.cli.process import ControlChannel, JsonLines, end_process, reporter_
 from freshq.errors import StoreError, quoted
 from freshq.model.answers import WaitsFor
 from freshq.model.checks import without_password
-from freshq.model.options import DEFAULT_NAME
+from freshq.model.fields import DEFAULT_NAME
 from freshq.policy.limits import ConcurrencyLimit
 from freshq.queue.core import core_of
 from freshq.worker.options import WorkerConfig, parse_worker_options

@@ -41,7 +41,7 @@ from freshq.cli.dashboard.snapshots import (
 from freshq.cli.output import json_text
 from freshq.cli.session import note
 from freshq.errors import FreshqError, NotFound, RefusedError
-from freshq.model.options import DEFAULT_NAME
+from freshq.model.fields import DEFAULT_NAME
 from freshq.queue.core import core_of
 from freshq.queue.queue import Queue, sibling
 from freshq.simulate.sweep import Colour

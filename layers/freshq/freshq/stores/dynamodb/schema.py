@@ -11,8 +11,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from freshq.errors import StoreError
-from freshq.model.fields import QUEUE_KEY_PREFIX, RESERVED_ID_PREFIX
-from freshq.model.options import DEFAULT_NAME
+from freshq.model.fields import DEFAULT_NAME, QUEUE_KEY_PREFIX, RESERVED_ID_PREFIX
 from freshq.stores.dynamodb.key import TableKey, number_text
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
-from freshq.model.options import DEFAULT_NAME
+from freshq.model.fields import DEFAULT_NAME
 from freshq.stores.base import Finding, Health
 from freshq.stores.sql.agenda import SqlAgenda
 from freshq.stores.sql.database import Database
