@@ -31,7 +31,7 @@ def queue(sqlite_url: str) -> Iterator[Queue]:
 @pytest.fixture
 def short_leases(sqlite_url: str) -> str:
     """Return the address of the queue with leases that expire soon after their worker died."""
-    return f"{sqlite_url}?lease_seconds=1"
+    return f"{sqlite_url}?lease_seconds=1&override=on"
 
 
 def status_of(queue: Queue, task_id: str) -> TaskStatus:
@@ -118,7 +118,7 @@ def test_a_worker_stopped_for_longer_than_its_lease_leaves_the_task_to_others(
     url = postgres_engine.url.render_as_string(hide_password=False)
     queue = Queue.sql(url)
     queue.put("waits", task_id="a")
-    with Work(folder, f"{url}?lease_seconds=1") as work:
+    with Work(folder, f"{url}?lease_seconds=1&override=on") as work:
         until((folder / "started-a").exists)
         work.tell(signal.SIGSTOP)
         (claim,) = until(queue.claim)

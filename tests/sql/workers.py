@@ -22,7 +22,8 @@ LEASE_SECONDS: Final = 1.0
 # The processes are forked from one that has everything loaded and no threads.
 CONTEXT: Final = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.sql.workers"])
-OPTIONS: Final[QueueOptions] = {"lease_seconds": LEASE_SECONDS, "max_attempts": 1000}
+# Of the workers alone: who puts the tasks names none.
+OPTIONS: Final[QueueOptions] = {"lease_seconds": LEASE_SECONDS, "max_attempts": 1000, "override": True}
 # Such short leases would have short timeouts, which a busy machine exceeds; a worker would end by that.
 LIMITS: Final[Any] = {
     "connect_timeout_seconds": PATIENCE_SECONDS,
