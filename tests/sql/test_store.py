@@ -28,9 +28,10 @@ from freshq.errors import PutIncomplete, TableMissing, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.queue.core import core_of
 from freshq.stores.base import Conflict, Guard
+from freshq.stores.clocks import DatabaseClock
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.sql import SqlStore, database
-from freshq.stores.sql.database import DatabaseClock, open_engine
+from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.lines import SqlLines
 from freshq.stores.sql.migrations import MIGRATIONS, Migration, migrate
 from freshq.stores.sql.rows import Stored

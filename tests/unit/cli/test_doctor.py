@@ -69,7 +69,7 @@ class TestQueue:
 
     def test_people_read_it_as_lines(self, address: str) -> None:
         done = CliRunner().invoke(app, ["doctor", "--queue", address])
-        assert done.stdout.splitlines()[-1] == "ok       dead     no dead letters"
+        assert done.stdout.splitlines()[-1] == "ok       dead        no dead letters"
 
     def test_what_operators_did_and_forgot(self, address: str) -> None:
         with Queue.sql(address) as queue:

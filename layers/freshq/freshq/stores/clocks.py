@@ -7,6 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from freshq.errors import StoreError
 from freshq.model.forks import new_lock
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ logger = logging.getLogger(__name__)
 JUMP_SECONDS: Final = 1.0
 # A jump counts once it has lasted this long: a momentarily wrong clock moves no lease.
 CONFIRM_SECONDS: Final = 5.0
+# Clocks drift by up to 50 ppm, so by 1.5 ms in this time.
+MEASURE_EVERY_SECONDS: Final = 30.0
+# The reading with the shortest round trip is the most accurate, so only it counts.
+READINGS: Final = 3
 
 
 # Returns a time that never jumps and, where the system has such a clock, runs while it is suspended.
@@ -89,3 +94,72 @@ class MachineClock:
                 CONFIRM_SECONDS,
             )
         return steady - self._jumped_at >= CONFIRM_SECONDS
+
+
+class DatabaseClock:
+    """The database's time, as this process's monotonic clock plus a measured offset.
+
+    Thread-safe. While the database does not answer, the clock uses the last offset.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], float],
+        monotonic: Callable[[], float] = steady_seconds,
+        measure_every_seconds: float = MEASURE_EVERY_SECONDS,
+        may_read: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Measure the offset at the first call, not here.
+
+        Args:
+            read: Returns the database's time in seconds since the epoch.
+            monotonic: Returns a time in seconds that never goes backwards.
+            measure_every_seconds: Time between measurements.
+            may_read: Returns whether a read would wait for no connection. All connections may be held by
+                transactions that need the time to end, so an offset is not measured again until then.
+        """
+        self._read = read
+        self._may_read = may_read
+        self._monotonic = monotonic
+        self._measure_every_seconds = measure_every_seconds
+        self._lock = new_lock()
+        self._offset: float | None = None
+        self._measure_at = 0.0
+
+    def __call__(self) -> float:
+        """Return the database's time in seconds since the epoch.
+
+        Raises:
+            StoreError: If the database does not answer and no offset has been measured.
+        """
+        offset = self._offset
+        if offset is None:
+            with self._lock:
+                if self._offset is None:
+                    self._measure()
+        elif self._is_due() and self._lock.acquire(blocking=False):
+            try:
+                self._measure()
+            finally:
+                self._lock.release()
+        return self._monotonic() + (self._offset or 0.0)
+
+    def _is_due(self) -> bool:
+        return self._monotonic() >= self._measure_at and self._may_read()
+
+    def _measure(self) -> None:
+        try:
+            readings = [self._reading() for _ in range(READINGS)]
+        except StoreError:
+            if self._offset is None:
+                raise
+        else:
+            _round_trip, self._offset = min(readings)
+        self._measure_at = self._monotonic() + self._measure_every_seconds
+
+    def _reading(self) -> tuple[float, float]:
+        """Return the round trip of one reading and the measured offset, in seconds."""
+        before = self._monotonic()
+        there = self._read()
+        after = self._monotonic()
+        return after - before, there - (before + after) / 2

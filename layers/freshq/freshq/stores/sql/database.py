@@ -21,9 +21,9 @@ from sqlalchemy import event
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
 from freshq.errors import RefusedError, StoreError, TableMissing, Throttled, Unreachable
-from freshq.model.forks import new_lock, new_rlock
+from freshq.model.forks import new_rlock
 from freshq.policy.retry import Backoff, CallRetry
-from freshq.stores.clocks import MachineClock, steady_seconds
+from freshq.stores.clocks import DatabaseClock, MachineClock
 from freshq.stores.held import OPEN, OpenTransaction
 from freshq.stores.sql import forks
 from freshq.stores.sql.failures import is_read_only, translated
@@ -49,10 +49,6 @@ if TYPE_CHECKING:
     # Calls a function with a connection.
     Runner: TypeAlias = Callable[[Callable[[sa.Connection], Any]], Any]
 
-# Clocks drift by up to 50 ppm, so by 1.5 ms in this time.
-MEASURE_EVERY_SECONDS: Final = 30.0
-# The reading with the shortest round trip is the most accurate, so only it counts.
-READINGS: Final = 3
 NOW: Final = {
     "postgresql": "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     "mysql": "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
@@ -381,75 +377,6 @@ def _processors(compiled: Any, dialect: sa.Dialect) -> dict[str, Callable[[Any],
         name: bind.type.dialect_impl(dialect).bind_processor(dialect) for name, bind in compiled.binds.items()
     }
     return {name: process for name, process in found.items() if process is not None}
-
-
-class DatabaseClock:
-    """The database's time, as this process's monotonic clock plus a measured offset.
-
-    Thread-safe. While the database does not answer, the clock uses the last offset.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[], float],
-        monotonic: Callable[[], float] = steady_seconds,
-        measure_every_seconds: float = MEASURE_EVERY_SECONDS,
-        may_read: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Measure the offset at the first call, not here.
-
-        Args:
-            read: Returns the database's time in seconds since the epoch.
-            monotonic: Returns a time in seconds that never goes backwards.
-            measure_every_seconds: Time between measurements.
-            may_read: Returns whether a read would wait for no connection. All connections may be held by
-                transactions that need the time to end, so an offset is not measured again until then.
-        """
-        self._read = read
-        self._may_read = may_read
-        self._monotonic = monotonic
-        self._measure_every_seconds = measure_every_seconds
-        self._lock = new_lock()
-        self._offset: float | None = None
-        self._measure_at = 0.0
-
-    def __call__(self) -> float:
-        """Return the database's time in seconds since the epoch.
-
-        Raises:
-            StoreError: If the database does not answer and no offset has been measured.
-        """
-        offset = self._offset
-        if offset is None:
-            with self._lock:
-                if self._offset is None:
-                    self._measure()
-        elif self._is_due() and self._lock.acquire(blocking=False):
-            try:
-                self._measure()
-            finally:
-                self._lock.release()
-        return self._monotonic() + (self._offset or 0.0)
-
-    def _is_due(self) -> bool:
-        return self._monotonic() >= self._measure_at and self._may_read()
-
-    def _measure(self) -> None:
-        try:
-            readings = [self._reading() for _ in range(READINGS)]
-        except StoreError:
-            if self._offset is None:
-                raise
-        else:
-            _round_trip, self._offset = min(readings)
-        self._measure_at = self._monotonic() + self._measure_every_seconds
-
-    def _reading(self) -> tuple[float, float]:
-        """Return the round trip of one reading and the measured offset, in seconds."""
-        before = self._monotonic()
-        there = self._read()
-        after = self._monotonic()
-        return after - before, there - (before + after) / 2
 
 
 def database_clock(

@@ -134,6 +134,11 @@ class Triggers:
             for text in self.texts(event):
                 connection.exec_driver_sql(text)
 
+    def missing(self, connection: sa.Connection) -> list[str]:
+        """Return the names of the triggers that are missing or do not work."""
+        found = self._found(connection)
+        return [f"{self._tasks}_history_{event}" for event in CHANGES if event not in found]
+
     def _found(self, connection: sa.Connection) -> set[str]:
         """Return the events whose triggers work."""
         table = self._table if self._dialect == "postgresql" else self._tasks

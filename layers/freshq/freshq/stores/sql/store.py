@@ -14,6 +14,7 @@ from freshq.model.fields import DEFAULT_NAME
 from freshq.stores.base import Finding, Health
 from freshq.stores.sql.agenda import SqlAgenda
 from freshq.stores.sql.database import Database
+from freshq.stores.sql.examining import DURABLE, durability, rights, structure
 from freshq.stores.sql.history import history_seconds_for
 from freshq.stores.sql.lines import SqlLines
 from freshq.stores.sql.migrations import MIGRATIONS, migrate, reached_version
@@ -31,21 +32,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-_FLUSH: Final = (
-    "innodb_flush_log_at_trx_commit",
-    sa.text("SELECT CAST(@@innodb_flush_log_at_trx_commit AS CHAR)"),
-    ("1",),
-)
-# By dialect: the setting that decides whether a commit survives a crash, how to read it, and its safe values.
-DURABLE: Final[Mapping[str, tuple[str, sa.TextClause, tuple[str, ...]]]] = {
-    "postgresql": (
-        "synchronous_commit",
-        sa.text("SHOW synchronous_commit"),
-        ("on", "local", "remote_write", "remote_apply"),
-    ),
-    "mysql": _FLUSH,
-    "mariadb": _FLUSH,
-}
 _CIPHER: Final = sa.text(
     "SELECT VARIABLE_VALUE <> '' FROM information_schema.SESSION_STATUS WHERE VARIABLE_NAME = 'Ssl_cipher'"
 )
@@ -136,7 +122,7 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
 
     @override
     def examine(self) -> Iterator[Finding]:
-        """Look at the version of the tables, at the durability of commits, and at the encryption."""
+        """Look at the tables, the rights, the durability of commits, and the encryption."""
         table = self.schema.tasks.name
         reached = self.database.read(lambda connection: reached_version(connection, self.schema))
         newest = MIGRATIONS[-1].version
@@ -151,21 +137,17 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
         else:
             newer = f"{table} has version {reached}, and this program knows {newest}"
             yield Finding(Health.WRONG, "table", newer, "update freshq")
+        if reached == newest:
+            compared = [*structure(self.database, self.schema)]
+            yield from compared
+            if all(each.health is Health.OK for each in compared):
+                yield from rights(self.database, self.schema)
         yield from self._durability()
         yield from self._encryption()
 
     def _durability(self) -> Iterator[Finding]:
         """Look whether commits survive a crash of the server."""
-        setting = DURABLE.get(self.database.dialect)
-        if setting is None:
-            return
-        name, query, safe = setting
-        value = self.database.rows(query, {})[0][0]
-        if value in safe:
-            yield Finding(Health.OK, "durability", f"{name}={value}")
-        else:
-            lost = "the server may lose acknowledged puts when it crashes"
-            yield Finding(Health.WARNING, "durability", lost, f"set {name}={safe[0]}")
+        yield from durability(self.database, self.schema, DURABLE[self.database.dialect])
 
     def _encryption(self) -> Iterator[Finding]:
         """Check whether a password went to another machine in clear text."""
