@@ -1,0 +1,129 @@
+"""Roles and servers whose settings differ from the defaults."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Final
+
+import pytest
+import sqlalchemy as sa
+
+from freshq import Queue
+from freshq.errors import StoreError, TableMissing, Unreachable
+
+HARMLESS: Final = [
+    "client_encoding = 'SQL_ASCII'",
+    "client_encoding = 'LATIN1'",
+    "default_transaction_isolation = 'serializable'",
+    "default_transaction_isolation = 'repeatable read'",
+    "statement_timeout = '1ms'",
+    "lock_timeout = '1ms'",
+    "standard_conforming_strings = off",
+    "DateStyle = 'German, DMY'",
+    "TimeZone = 'Pacific/Chatham'",
+    "enable_indexscan = off",
+    "bytea_output = 'escape'",
+]
+REFUSED: Final = {
+    "search_path = no_such_schema": (TableMissing, "search_path"),
+    "default_transaction_read_only = on": (Unreachable, "default_transaction_read_only"),
+}
+OF_MARIADB: Final = {
+    "max_statement_time": "0.0001",
+    "sql_select_limit": "1",
+    "sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
+    "autocommit": "0",
+    "completion_type": "1",
+    "time_zone": "'+05:45'",
+    "transaction_isolation": "'SERIALIZABLE'",
+    "collation_connection": "'latin1_bin'",
+    "innodb_snapshot_isolation": "1",
+}
+ODD: Final = "Grüße 日本 \U0001f600 \\ 'x' \"y\""
+
+
+@contextmanager
+def role(engine: sa.Engine, setting: str) -> Iterator[str]:
+    """Yield the address of a role with a setting."""
+    apart = sa.create_engine(engine.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with apart.connect() as connection:
+        connection.exec_driver_sql("CREATE ROLE odd LOGIN SUPERUSER")
+        connection.exec_driver_sql(f"ALTER ROLE odd SET {setting}")
+        try:
+            yield engine.url.set(username="odd").render_as_string(hide_password=False)
+        finally:
+            connection.exec_driver_sql("DROP ROLE odd")
+
+
+def live(queue: Queue) -> None:
+    """Put, claim and settle tasks, whatever their text."""
+    queue.put({"text": ODD}, task_id=ODD, group=ODD)
+    queue.put_many([{"payload": number, "task_id": str(number)} for number in range(5)])
+    claims = queue.claim(6)
+    assert len(claims) == 6
+    assert {claim.task.task_id: claim.task.payload for claim in claims}[ODD] == {"text": ODD}
+    for claim in claims[:2]:
+        queue.retry(claim, error=ODD, delay_seconds=5)
+    for claim in claims[2:]:
+        queue.complete(claim, result=ODD)
+    assert (queue.stats().success, queue.stats().delayed) == (4, 2)
+    assert queue.stats(approximate=True).success == 4
+
+
+@pytest.mark.parametrize("setting", HARMLESS)
+def test_a_role_whose_settings_do_not_matter(postgres_engine: sa.Engine, setting: str) -> None:
+    with role(postgres_engine, setting) as url, closing(Queue.sql(url)) as queue:
+        live(queue)
+
+
+@pytest.mark.parametrize("setting", REFUSED)
+def test_a_refusal_names_the_setting(postgres_engine: sa.Engine, setting: str) -> None:
+    kind, name = REFUSED[setting]
+    with role(postgres_engine, setting) as url, closing(Queue.sql(url, answer_timeout_seconds=0.5)) as queue:
+        with pytest.raises(kind, match=name):
+            queue.put("work")
+        if kind is TableMissing:
+            with pytest.raises(StoreError, match="search_path"):
+                queue.create_table()
+
+
+def test_row_security_is_refused(postgres_engine: sa.Engine) -> None:
+    """A policy would hide tasks, so that nobody ever claimed them."""
+    apart = sa.create_engine(postgres_engine.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with apart.connect() as connection:
+        for statement in (
+            "CREATE ROLE guarded LOGIN",
+            "GRANT ALL ON ALL TABLES IN SCHEMA public TO guarded",
+            "ALTER TABLE tasks ENABLE ROW LEVEL SECURITY",
+            "CREATE POLICY only_own ON tasks USING (queue = 'other')",
+        ):
+            connection.exec_driver_sql(statement)
+        try:
+            url = postgres_engine.url.set(username="guarded").render_as_string(hide_password=False)
+            with closing(Queue.sql(url)) as queue, pytest.raises(StoreError, match="row-level security"):
+                queue.claim()
+        finally:
+            for statement in (
+                "DROP POLICY only_own ON tasks",
+                "ALTER TABLE tasks DISABLE ROW LEVEL SECURITY",
+                "DROP OWNED BY guarded",
+                "DROP ROLE guarded",
+            ):
+                connection.exec_driver_sql(statement)
+
+
+@pytest.mark.parametrize("name", OF_MARIADB)
+def test_a_server_of_mariadb_whose_settings_do_not_matter(mariadb_engine: sa.Engine, name: str) -> None:
+    apart = sa.create_engine(mariadb_engine.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with apart.connect() as connection:
+        found = connection.exec_driver_sql("SHOW GLOBAL VARIABLES LIKE %s", (name,)).fetchall()
+        if not found:
+            pytest.skip("this version has no such setting")
+        before = found[0][1]
+        connection.exec_driver_sql(f"SET GLOBAL {name} = {OF_MARIADB[name]}")
+        try:
+            url = mariadb_engine.url.render_as_string(hide_password=False)
+            with closing(Queue.sql(url)) as queue:
+                live(queue)
+        finally:
+            as_number = before.replace(".", "").isdigit() or before in ("ON", "OFF")
+            connection.exec_driver_sql(f"SET GLOBAL {name} = " + (before if as_number else f"'{before}'"))
