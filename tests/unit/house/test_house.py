@@ -12,7 +12,7 @@ PROGRAMS = (*PACKAGES, "functions", "local", "benchmarks")
 MAX_NAMES = 15
 MAX_MODULE_LINES = 900
 # A module is a thing that somebody reads as a whole: not too long, and not a splinter of its neighbour.
-MAX_MODULES = {"layers/freshq/freshq": 212}
+MAX_MODULES = {"layers/freshq/freshq": 213}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
