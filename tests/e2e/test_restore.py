@@ -194,8 +194,8 @@ def test_a_point_in_time_comes_back_without_what_has_ended_since(stopped: Operat
     commands = runbook("Restore from a point in time")
     (copy,) = (number for number, command in enumerate(commands) if command.startswith("freshq copy"))
     stopped.follow(commands[: copy + 1])
-    assert "1 skipped: is CANCELLED in the destination" in stopped.printed
-    assert "1 skipped: is SUCCESS in the destination" in stopped.printed
+    assert "1 skipped: is CANCELLED in the destination: waits" in stopped.printed
+    assert "1 skipped: is SUCCESS in the destination: ends" in stopped.printed
     stopped.follow([commands[copy]], extra="--over cancelled,shed")
     restored = {"ends": "SUCCESS", "fails": "FAILURE", "runs": "PENDING", "waits": "PENDING"}
     assert states(queue) == restored | {"later": "PENDING"}

@@ -401,9 +401,8 @@ def test_the_tables_of_a_random_life_say_what_stats_say(
     url: str, out: Path, pipeline: Pipeline, clock: Clock, tmp_path: Path
 ) -> None:
     store = SqlStore(url, queue="default")
-    queue = Queue(
-        store, clock=clock, max_age_seconds=60, max_attempts=2, lease_seconds=15, retention_seconds=1e6
-    )
+    named = {"max_age_seconds": 60.0, "max_attempts": 2, "lease_seconds": 15.0, "retention_seconds": 1e6}
+    queue = Queue(store, clock=clock, override=True, **named)  # type: ignore[arg-type]  # of their types
     life = Life(queue, clock, seed=5)
     life.live(150)
     pull_queue(url, out)

@@ -91,7 +91,10 @@ def comes_back(queue: Queue, task_id: str) -> bool:
 
 
 def test_upkeep_goes_on_when_its_process_is_killed(url: str) -> None:
-    with closing(Queue.sql(url, **PATIENT)) as queue, Node("upkeep", url, "default") as first:
+    with (
+        closing(Queue.sql(url, max_age_seconds=WEEK_SECONDS, **PATIENT)) as queue,
+        Node("upkeep", url, "default") as first,
+    ):
         lose_a_lease(queue, "a")
         assert comes_back(queue, "a")
         assert holder(queue) == first.holder
@@ -106,7 +109,10 @@ def test_upkeep_goes_on_when_its_process_is_killed(url: str) -> None:
 # Not on SQLite, whose only lock a process may hold when it is stopped.
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_a_process_that_slept_longer_than_its_lease_leaves_the_upkeep_to_the_other(url: str) -> None:
-    with closing(Queue.sql(url, **PATIENT)) as queue, Node("upkeep", url, "default") as first:
+    with (
+        closing(Queue.sql(url, max_age_seconds=WEEK_SECONDS, **PATIENT)) as queue,
+        Node("upkeep", url, "default") as first,
+    ):
         assert within_seconds(PATIENCE_SECONDS, lambda: holder(queue) == first.holder)
         with Node("upkeep", url, "default") as second:
             first.tell(signal.SIGSTOP)
