@@ -289,10 +289,10 @@ class TestLeases:
     ) -> None:
         shipments.queue().put(task_id="A")
         for attempt in (1, 2, 3):
-            (claim,) = shipments.queue(max_attempts=3).claim(lease_seconds=30)
+            (claim,) = shipments.queue(max_attempts=3, override=True).claim(lease_seconds=30)
             assert claim.task.attempts == attempt
             shipments.clock.advance(30)
-        queue = shipments.queue(max_attempts=3)
+        queue = shipments.queue(max_attempts=3, override=True)
         assert queue.claim() == []
         assert [task.task_id for task in queue.list("FAILURE")] == ["A"]
         assert "lease expired in attempt 3 of 3" in (known(queue, "A").error or "")
@@ -367,7 +367,7 @@ class TestDeadLetters:
         queue.release(second)
         assert ids(queue.claim()) == [second.task.task_id]
         shipments.clock.advance(60)
-        other = shipments.queue(max_attempts=1)
+        other = shipments.queue(max_attempts=1, override=True)
         other.admin.recover()
         assert len(other.list("FAILURE")) == 2  # nobody settled them
         shipments.assert_untouched("A", "B", "C")

@@ -56,8 +56,9 @@ def most_running(engine: sa.Engine, since: float, until: float) -> Counter[str]:
 def test_no_claim_exceeds_a_limit_however_many_workers_die(engine: sa.Engine) -> None:
     url = engine.url.render_as_string(hide_password=False)
     options: dict[str, Any] = {**LIMITS, **OPTIONS}
-    queue = Queue.sql(url, history=True, groups=BEFORE, **options)
+    queue = Queue.sql(url, history=True, **options)
     queue.create_table()
+    queue.configure(groups=BEFORE)
     number_of_tasks = 0
     began, changed_at = time.time(), 0.0
 

@@ -64,13 +64,14 @@ def checked_status(value: TaskStatus | str | None) -> TaskStatus | None:
 
 def checked_id(value: str, name: str = "task_id") -> str:
     """Return a task id, given as the argument `name`."""
-    usable = isinstance(value, str) and 0 < len(value.encode(errors="replace")) <= MAX_ID_BYTES
+    try:
+        usable = isinstance(value, str) and 0 < len(value.encode()) <= MAX_ID_BYTES
+    except UnicodeEncodeError:
+        msg = f"{name}: has bytes that are not UTF-8, which no id can have: {value!r:.60}"
+        raise ValueError(msg) from None
     if not usable:
         given = repr(value)
         msg = f"{name}: must be a non-empty string of at most {MAX_ID_BYTES} bytes, got {given:.60}"
-        raise ValueError(msg)
-    if storable_text(value) != value:
-        msg = f"{name}: has a NUL character, or bytes that are not UTF-8, which no id can have: {value!r:.60}"
         raise ValueError(msg)
     return value
 
