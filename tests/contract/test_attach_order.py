@@ -186,7 +186,7 @@ class TestAge:
     def test_a_shorter_max_age_of_the_queue_counts(self, table: Shipments, queue: AttachedQueue) -> None:
         table.clock.advance(10)
         table.queue().redrive(["fair"], as_new=True)
-        short = table.queue(max_age_seconds=5)
+        short = table.queue(max_age_seconds=5, override=True)
         approximate = short.stats(approximate=True)
         assert (approximate.pending, approximate.shed) == (1, 3)
         assert ids(short.claim(limit=5)) == ["fair"]

@@ -447,7 +447,7 @@ class TestLeaseRecord:
         queue.put_many([{"payload": number} for number in range(2)])
         queue.complete(queue.claim(lease_seconds=10)[0])
         table.clock.advance(10_000)
-        sweep = table.queue(max_age_seconds=100_000)
+        sweep = table.queue(max_age_seconds=100_000, override=True)
         worker = queue
         with meanwhile(client, "DeleteItem", lambda: worker.put("late") and worker.claim()):
             sweep.admin.recover()
