@@ -46,7 +46,7 @@ NOT_MUTATED: Final = (
 # File and class. SQLAlchemy reads the names of the first one's arguments, which mutmut's wrapper hides; the
 # second one's instances are made during the import, before a mutant is chosen.
 UNCHANGED_CONSTRUCTORS: Final = (
-    ("stores/sql/database.py", "class StatementPool"),
+    ("stores/sql/pool.py", "class StatementPool"),
     ("stores/sql/rows.py", "class Columns"),
 )
 # Imports of the tests besides the code itself.

@@ -99,7 +99,13 @@ def test_a_table_of_dynamodb(dynamodb_local: DynamoDBClient, file: Path) -> None
     clock = Clock(WRITTEN_AT)
 
     def queue() -> Queue:
-        return Queue(DynamoDBStore(table, dynamodb_local), clock=clock, max_age_seconds=86_400, order="fifo")
+        return Queue(
+            DynamoDBStore(table, dynamodb_local),
+            clock=clock,
+            max_age_seconds=86_400,
+            order="fifo",
+            override=True,
+        )
 
     queue().create_table()  # changes nothing
     approximate = queue().stats(approximate=True)
@@ -148,7 +154,7 @@ def test_tables_of_a_sql_database(request: pytest.FixtureRequest, kind: str, fil
     clock = Clock(WRITTEN_AT)
     store = SqlStore(engine, table)
     store.create_table()
-    queue = Queue(store, clock=clock, max_age_seconds=86_400, order="fifo")
+    queue = Queue(store, clock=clock, max_age_seconds=86_400, order="fifo", override=True)
     try:
         check(queue)
         check_later(queue, clock)
