@@ -67,6 +67,8 @@ TESTS: Final = {
         *(f"tests/sql/test_{name}.py" for name in ("engine", "history", "line_window", "store")),
         *(f"tests/sql/test_{name}.py" for name in ("bounded_claims", "timeouts", "transactions", "urls")),
         *("tests/sql/test_callers_connection.py", "tests/sql/test_watching.py"),
+        *(f"tests/sql/test_{name}.py" for name in ("beside_transactions", "ended_sessions", "examine")),
+        *(f"tests/sql/test_{name}.py" for name in ("forks", "inside_transactions", "server_settings")),
         "tests/unit/queue/test_opening.py",
         *(
             f"tests/unit/stores/test_{name}.py"

@@ -65,7 +65,7 @@ def forget_results() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("freshq."):
             for value in list(vars(module).values()):
-                if callable(clear := getattr(value, "cache_clear", None)):
+                if not isinstance(value, type) and callable(clear := getattr(value, "cache_clear", None)):
                     clear()
     if (statements := sys.modules.get("freshq.stores.sql.statements")) is not None:
         statements._SHARED.clear()  # noqa: SLF001 - has no other use

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from freshq import GroupRule, GroupRules
 from freshq.model.options import QueueConfig, QueueOptions, checked_options
-from freshq.model.storable_options import as_text
+from freshq.model.storable_options import as_text, count_or_none
 from freshq.worker.options import WorkerConfig, WorkerOptions
 from tests.support.refusals import refused
 
@@ -45,3 +45,14 @@ def test_wrong_rules_of_groups_are_named(text: str, named: str) -> None:
 def test_a_queue_has_a_bounded_number_of_rules() -> None:
     with refused("of"):
         GroupRules(of={str(number): GroupRule() for number in range(1001)})
+
+
+@pytest.mark.parametrize(("text", "value"), [("7", 7), ("none", "none"), ("NONE", "none"), ("-1", -1)])
+def test_a_count_may_be_none(text: str, value: int | str) -> None:
+    assert count_or_none(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "1.5", "many"])
+def test_anything_else_is_no_count(text: str) -> None:
+    with pytest.raises(ValueError, match=f"must be a whole number or none, got '{text}'"):
+        count_or_none(text)

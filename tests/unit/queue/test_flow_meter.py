@@ -72,3 +72,14 @@ def test_a_process_keeps_five_thousand_service_times_until_they_are_used(
     assert reserve.needed_seconds("first", NOON) == pytest.approx(known, rel=0.1)
     assert reserve.needed_seconds("later", NOON) == pytest.approx(2.0, rel=0.1)
     assert MOST_KEPT == 5000
+
+
+def test_a_child_leaves_unwritten_counts_to_its_parent(store: MemoryStore, meter: FlowMeter) -> None:
+    meter.shed_early(NOON, 2)
+    meter.forget_parent()
+    assert meter.is_unused
+    meter.flush(NOON)
+    assert store.read_counts("q", RECORD) == {}
+    meter.shed_early(NOON + 1)
+    meter.flush(NOON + 1)
+    assert store.read_counts("q", RECORD)["shed_early"] == 1
