@@ -80,6 +80,6 @@ def test_a_child_leaves_unwritten_counts_to_its_parent(store: MemoryStore, meter
     assert meter.is_unused
     meter.flush(NOON)
     assert store.read_counts("q", RECORD) == {}
-    meter.shed_early(NOON + 1)
+    meter.shed_early(NOON + 1, 1)
     meter.flush(NOON + 1)
     assert store.read_counts("q", RECORD)["shed_early"] == 1
