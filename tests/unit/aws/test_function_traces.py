@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from freshq.aws.traces import trace_libraries
 from tests.support.functions import load_event
 from tests.support.readings import known
 from tests.unit.conftest import Application
@@ -64,12 +63,6 @@ def test_each_run_is_a_subsegment_with_the_id_of_its_task(tmp_path: Path) -> Non
     assert runs["bad"]["fault"] is True
     assert "fault" not in runs["good"]
     assert "s3cr3t" not in "".join(packets)
-
-
-@pytest.mark.parametrize("names", ["nope", "httpx,nope", "os"])
-def test_a_library_that_cannot_be_traced_is_named(names: str) -> None:
-    with pytest.raises(ValueError, match=r"FRESHQ_TRACED_LIBRARIES: .* cannot trace (nope|os); use some of "):
-        trace_libraries(names)
 
 
 def test_the_runner_has_its_environment(application: Application) -> None:

@@ -2,7 +2,7 @@
 
 It is loaded only if tracing is on: even a tracer that is switched off would load its SDK.
 
-A successor has to provide `traced_handler`, `traced` and `trace_libraries`, and to send the same segments.
+A successor has to provide `traced_handler` and `traced`, and to send the same segments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from freshq.worker.runner import Runner
 
 Handler = TypeVar("Handler", bound="Callable[..., Any]")
-LIBRARIES_VARIABLE: Final = "FRESHQ_TRACED_LIBRARIES"
 # The library of freshq's own calls. Patching another one changes its behaviour: sqlite3's connections, for
 # example, can then no longer be copied by `backup`.
 OWN_LIBRARY: Final = "botocore"
@@ -28,30 +27,6 @@ _TRACER: Final[Any] = Tracer(patch_modules=(OWN_LIBRARY,))
 def traced_handler(handler: Handler) -> Handler:
     """Return the handler with X-Ray subsegments around invocations."""
     return cast("Handler", _TRACER.capture_lambda_handler(handler, capture_response=False))
-
-
-def trace_libraries(names: str) -> None:
-    """Trace the calls of further libraries, which the runner uses.
-
-    Args:
-        names: Names that the X-Ray SDK supports, with commas between them, such as "httpx,psycopg".
-
-    Raises:
-        ValueError: If the SDK does not support one, or it is not installed.
-    """
-    wanted = tuple(filter(None, (name.strip() for name in names.split(","))))
-    from aws_xray_sdk.core.patcher import SUPPORTED_MODULES, patch  # type: ignore[import-untyped]
-
-    unknown = sorted(set(wanted) - set(SUPPORTED_MODULES))
-    if unknown:
-        known = ", ".join(sorted(SUPPORTED_MODULES))
-        msg = f"{LIBRARIES_VARIABLE}: X-Ray's SDK cannot trace {', '.join(unknown)}; use some of {known}"
-        raise ValueError(msg)
-    try:
-        patch(wanted)
-    except ImportError as error:
-        msg = f"{LIBRARIES_VARIABLE}: a library is not installed ({error}); add it to the runner's packages"
-        raise ValueError(msg) from error
 
 
 def traced(runner: Runner) -> Runner:

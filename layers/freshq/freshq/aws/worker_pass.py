@@ -64,14 +64,12 @@ class WorkerSettings(WakeUpSettings):
         trigger_topic_arn: Topic of the tail calls.
         runner: The user's runner, as ``module:function``.
         runner_environment: Environment variables for the runner; a JSON object of strings.
-        traced_libraries: Libraries of the runner to trace, with commas between them.
         synthetic_task: Whether the stack puts a task of its own every minute, which is not the runner's.
     """
 
     trigger_topic_arn: Arn
     runner: str = "freshq.aws.demo_runner:run"
     runner_environment: Json[dict[str, str]] = Field(default_factory=dict)
-    traced_libraries: str = ""
     synthetic_task: Literal["on", "off"] = "off"
 
     @override
@@ -139,18 +137,6 @@ def pass_worker(options: PassOptions, queue: BaseQueue, runner: Runner, observer
         give_up_seconds=GIVE_UP_SECONDS,
         observer=observer,
     )
-
-
-def trace_libraries(names: str) -> None:
-    """Trace the calls of libraries of the runner, unless tracing is off.
-
-    Raises:
-        ValueError: If one cannot be traced.
-    """
-    if IS_TRACED and names:
-        from freshq.aws import traces
-
-        traces.trace_libraries(names)
 
 
 def traced(runner: Runner) -> Runner:
@@ -313,7 +299,6 @@ class Connections:
         """
         settings = WorkerSettings.load()
         os.environ.update(_powertools_of(settings.runner) | settings.runner_environment)
-        trace_libraries(settings.traced_libraries)  # before the runner imports them
         client = dynamodb_client()
         wakeup = WakeUp.connect(settings, settings.trigger_topic_arn, client)
         runner = checked_runner(load_runner(settings.runner, advice))
