@@ -169,6 +169,7 @@ def test_each_record_is_counted_once(form: Format, bad: bytes, pipeline: Pipelin
         ),
         (b"PK\x03\x04" + b"x" * 50, "zip, which is not supported: decompress it, or compress it with gzip"),
     ],
+    ids=["cut bzip2", "bad bzip2", "text behind gzip", "cut gzip in gzip", "zstd", "zip"],
 )
 def test_a_file_that_cannot_be_decompressed_is_damaged(
     content: bytes, problem: str, pipeline: Pipeline, tmp_path: Path
