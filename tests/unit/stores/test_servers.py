@@ -34,7 +34,8 @@ LIMITS: Final = ConnectionLimits(
 )
 PLANNING: Final = (
     "enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; "
-    "SET plan_cache_mode = force_generic_plan; SET jit = off"
+    "SET plan_cache_mode = force_generic_plan; SET jit = off; SET row_security = off; "
+    "SET standard_conforming_strings = on"
 )
 
 
@@ -72,16 +73,22 @@ class Cursor:
     def execute(self, statement: str) -> None:
         self.told.append(statement)
 
+    def fetchone(self) -> tuple[str]:
+        return ("11.4.2-MariaDB",)
+
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_a_new_connection_to_postgresql(*, pooled: bool) -> None:
     told: list[str] = []
     driver: Any = SimpleNamespace(execute=told.append, is_pooled=lambda: pooled, prepare_threshold=5)
     module._prepare_postgresql(driver, None, LIMITS)
-    assert told == [f"SET {PLANNING}; SET statement_timeout = 7000; SET lock_timeout = 2500"]
+    limits = "SET statement_timeout = 7000; SET lock_timeout = 2500"
+    isolation = "SET default_transaction_isolation = 'read committed'"
+    assert told == [f"SET {PLANNING}; {limits}; {isolation}"]
     assert (driver.autocommit, driver.answer_timeout_seconds) == (True, 7.0)
     assert driver.prepare_threshold == (None if pooled else 5)
     assert module._postgresql_arguments(LIMITS) == {
+        "client_encoding": "utf8",
         "connect_timeout": 2,
         "tcp_user_timeout": 7000,
         "keepalives": 1,
@@ -94,10 +101,12 @@ def test_a_new_connection_to_postgresql(*, pooled: bool) -> None:
 def test_a_new_connection_to_mysql() -> None:
     cursor = Cursor()
     module._prepare_mysql(SimpleNamespace(cursor=lambda: cursor), None, LIMITS)
-    assert cursor.told == [
-        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-        "SET SESSION innodb_lock_wait_timeout=3, lock_wait_timeout=3",
-    ]
+    isolation, version, settings = cursor.told
+    assert isolation == "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+    assert version == "SELECT VERSION()"
+    assert settings.startswith("SET SESSION ")
+    for setting in ("innodb_lock_wait_timeout=3", "lock_wait_timeout=3", "max_statement_time=0"):
+        assert setting in settings
     assert module._mysql_arguments(LIMITS) == {
         "connect_timeout": 1.5,
         "read_timeout": 7.0,
@@ -177,36 +186,14 @@ def test_postgresql_vacuums_the_tasks_often() -> None:
     assert [server.told for server in servers] == [[f'ALTER TABLE "tasks" SET ({settings})'], []]
 
 
-def findings(url: str, monkeypatch: pytest.MonkeyPatch, *values: object) -> list[tuple[str, ...]]:
-    """Return what a store finds out about its server, whose settings have some values."""
-    store = SqlStore(url)
-    answers = iter(values)
-    asked: list[str] = []
-
-    def rows(statement: object, parameters: object) -> list[tuple[object]]:
-        assert parameters == {}
-        asked.append(str(statement))
-        return [(next(answers),)]
-
-    monkeypatch.setattr(store.database, "rows", rows)
-    found = [*store._durability(), *store._encryption()]
-    assert all(statement.startswith(("SHOW ", "SELECT ")) for statement in asked)
-    return [(each.health.name, each.subject, each.text, each.action) for each in found]
-
-
-def test_a_server_that_may_lose_what_it_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    url = "postgresql://app@db.example.com/q"
-    assert findings(url, monkeypatch, "on") == [("OK", "durability", "synchronous_commit=on", "")]
-    lost = "the server may lose acknowledged puts when it crashes"
-    assert findings(url, monkeypatch, "off") == [
-        ("WARNING", "durability", lost, "set synchronous_commit=on"),
-    ]
-
-
 @pytest.mark.parametrize("host", ["db.example.com", "127.0.0.1", None])
 def test_a_password_should_travel_encrypted(host: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"postgresql://app:secret@{host or ''}/q"
-    told = [findings(url, monkeypatch, "on", encrypted)[1:] for encrypted in (True, False)]
+    store = SqlStore(f"postgresql://app:secret@{host or ''}/q")
+    told = []
+    for encrypted in (True, False):
+        monkeypatch.setattr(store.database, "rows", lambda *_, found=encrypted: [(found,)])
+        found = store._encryption()
+        told.append([(each.health.name, each.subject, each.text, each.action) for each in found])
     clear = f"the password goes to {host} without TLS"
     remote = [
         [("OK", "encryption", f"TLS to {host}", "")],
