@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from freshq import Handlers, Queue, Task, Worker
+from freshq.aws.observability import logger
 from freshq.telemetry import Outcome, Telemetry
 from freshq.testing import drain
 from tests.support.working import work_off
@@ -108,3 +111,19 @@ def test_telemetry_gets_the_exception_itself() -> None:
     queue.put(1, kind="a")
     work_off(queue, handlers)
     assert [type(each) for each in ended] == [SystemExit]
+
+
+@pytest.mark.parametrize("make", [Unreadable, Exits])
+def test_the_functions_log_an_exception_whose_text_fails(
+    make: Callable[[], BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        raise make()
+    except Unreadable as error:
+        record = logging.LogRecord(
+            "freshq.functions", logging.ERROR, "f", 1, "failed", None, (type(error), error, None)
+        )
+    line = logger.registered_handler.format(record)
+    assert json.loads(line)["message"] == "failed"
+    assert "its text cannot be read" in line
+    assert capsys.readouterr().err == ""

@@ -76,10 +76,20 @@ class _Fields(logging.Filter):
         return True
 
 
+def _as_text(value: object) -> str:
+    """Return the text of a value that JSON lacks; the `str` of a runner's exception may fail, or exit."""
+    if not isinstance(value, BaseException):
+        return str(value)
+    from freshq.model.answers import error_text  # functions that only ring need none of the model
+
+    return error_text(value)
+
+
 def _own_logger() -> Logger:
     """Return the logger of the functions; lines of the library go to its handler as well."""
     # Lambda reads the level of a line only if its time is as in RFC 3339.
-    made = _Logger(logger_formatter=cast("Any", _Formatter(use_rfc3339=True)))
+    formatter = _Formatter(use_rfc3339=True, json_default=_as_text)
+    made = _Logger(logger_formatter=cast("Any", formatter))
     handler, own, library = made.registered_handler, logging.getLogger(FUNCTIONS), logging.getLogger(LIBRARY)
     handler.addFilter(_Fields())
     library.addHandler(handler)
