@@ -65,6 +65,7 @@ def random_recording(rng: Random, seed: int) -> Recording:
     )
 
 
+@pytest.mark.timeout(1200)  # every setting is resampled
 def test_advice_on_the_first_half_is_good_in_the_second() -> None:
     """Within 2 % of the best of all that were compared, in 20 of 20 recordings."""
     today = Settings(servers=SERVERS)
