@@ -16,7 +16,10 @@ from freshq.cli.dashboard.snapshots import PageWatcher
 from freshq.policy import breaker
 from freshq.policy.breaker import OPEN_AFTER
 from freshq.policy.retry import Backoff
-from freshq.telemetry import Outcome
+from freshq.telemetry import Observer, Outcome
+from freshq.worker.report import ObserverBesideTelemetry
+from freshq.worker.slowing import RunBreaker
+from freshq.worker.worker import go_on_with
 from tests.support.working import InThread, Quiet, wait_until
 
 TASKS = 200
@@ -150,3 +153,51 @@ def test_an_observer_without_the_method_is_not_asked(downstream: Downstream) -> 
         wait_until(lambda: work.worker.status().slowed)
         downstream.up.set()
         wait_until(lambda: queue.stats().success == TASKS)
+
+
+class Slowings(Observer):
+    """Keeps what it is told of workers that slow down; a broken one fails."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.told: list[tuple[str, bool]] = []
+        self._broken = broken
+
+    def slowed(self, queue: str, *, opened: bool) -> None:
+        self.told.append((queue, opened))
+        if self._broken:
+            raise OSError("no answer")
+
+
+@pytest.mark.parametrize("broken", ["neither", "observer", "telemetry"])
+def test_an_observer_and_telemetry_are_both_told(broken: str) -> None:
+    observer, telemetry = Slowings(broken=broken == "observer"), Slowings(broken=broken == "telemetry")
+    ObserverBesideTelemetry(observer, telemetry).slowed("mail", opened=True)
+    assert observer.told == telemetry.told == [("mail", True)]
+
+
+def test_telemetry_is_told_beside_an_observer_without_the_method() -> None:
+    telemetry = Slowings()
+    ObserverBesideTelemetry(Quiet(), telemetry).slowed("mail", opened=False)
+    assert telemetry.told == [("mail", False)]
+
+
+@pytest.mark.usefixtures("patient_probes")
+def test_a_worker_goes_on_with_the_breaker_of_the_one_before(downstream: Downstream) -> None:
+    queue = Queue.memory(name="mail", max_age_seconds=None, order="fifo", backoff=Backoff(0.01, 0.01))
+    other = Queue.memory(name="letters", max_age_seconds=None)
+    fill(queue)
+    breakers: dict[str, RunBreaker] = {}
+    first, second, elsewhere = (
+        Worker(each, downstream.call, poll_seconds=0.01) for each in (queue, queue, other)
+    )
+    for worker in (first, second, elsewhere):
+        go_on_with(worker, breakers)
+    with InThread(first):
+        wait_until(lambda: first.status().slowed)
+    assert second.status().slowed
+    assert not elsewhere.status().slowed
+
+
+def test_a_worker_is_shown_with_its_queue_and_without_secrets() -> None:
+    queue = Queue.sql("postgresql://app:hunter2@db:5432/shop", name="mail")
+    assert repr(Worker(queue, print)) == "Worker(Queue('mail', postgresql://app@db:5432/shop#tasks))"
