@@ -1,15 +1,10 @@
 """Dead letters: found by a query, the last to die first; and the times that a task keeps."""
 
-from typing import Any
-
 import pytest
 from benchmarks.capacity import metered
-from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue, Settlement, Task, TaskStatus
-from freshq.queue.core import core_of
 from tests.conftest import StoreUnderTest
-from tests.support.attached import Shipments
 from tests.support.readings import counts, ids, known
 
 DEAD = TaskStatus.FAILURE
@@ -184,111 +179,3 @@ class TestTimes:
         task = known(queue, "a")
         store.clock.advance(9)
         assert task.ended_at(store.clock.now) == task.deadline
-
-
-def dead_before_the_index(task_id: str, created_ms: int, queue: str = "default") -> dict[str, Any]:
-    """Return a dead letter as the version before the index of dead letters wrote it."""
-    return {
-        "taskId": {"S": task_id},
-        "taskQueue": {"S": queue},
-        "taskStatus": {"S": "FAILURE"},
-        "taskCreated": {"N": str(created_ms)},
-        "taskUpdated": {"N": str(created_ms + 7_000)},
-        "putAt": {"N": str(created_ms)},
-        "deadline": {"N": str(created_ms + 3_600_000)},
-        "ttl": {"N": str(created_ms // 1000 + 90_000)},
-        "requestToken": {"S": f"token-{task_id}"},
-        "putToken": {"S": f"put-{task_id}"},
-        "payload": {"S": '"old"'},
-        "priority": {"N": "0"},
-        "attempts": {"N": "5"},
-        "error": {"S": "ValueError: wrong"},
-    }
-
-
-class TestDeadLettersOfAnEarlierVersion:
-    @pytest.mark.parametrize("shards", [1, 3])
-    def test_they_are_reported_and_brought_into_the_index(
-        self, table_store: StoreUnderTest, shards: int, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        queue, start = table_store.queue(shards=shards), table_store.clock.now
-        assert table_store.client is not None
-        names = [f"old-{number}" for number in range(120)]
-        for number, name in enumerate(names):
-            item = dead_before_the_index(name, round(start * 1000) + number)
-            table_store.client.put_item(TableName=str(table_store.table), Item=item)
-        other = dead_before_the_index("other", round(start * 1000), queue="other")
-        table_store.client.put_item(TableName=str(table_store.table), Item=other)
-        table_store.clock.advance(100)
-        bury(table_store, queue, "new")
-        assert listed(queue, 100) == ["new"]
-        assert queue.stats().failure == 121
-        assert "120 dead letters of an earlier version are in no index" in caplog.text
-        assert "freshq recover --index-dead" in caplog.text
-
-        assert queue.admin.index_dead() == 120
-        assert listed(queue, 50) == ["new", *names[::-1]]
-        dead = known(queue, "old-3")
-        assert (dead.dead_at, dead.error) == (dead.updated, "ValueError: wrong")
-        assert dead.updated == pytest.approx(start + 7.003, abs=1e-3)
-        assert queue.admin.index_dead() == 0
-        caplog.clear()
-        assert queue.stats().failure == 121
-        assert caplog.text == ""
-        assert queue.redrive() == 121
-        assert queue.stats().pending == 121
-        assert table_store.queue(name="other").list(DEAD).tasks == ()
-
-    def test_one_that_cannot_be_read_is_left_out_and_not_reported_for_ever(
-        self, table_store: StoreUnderTest, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        queue = table_store.queue()
-        assert table_store.client is not None
-        damaged = dead_before_the_index("a", round(table_store.clock.now * 1000)) | {
-            "attempts": {"S": "many"}
-        }
-        table_store.client.put_item(TableName=str(table_store.table), Item=damaged)
-        assert queue.admin.index_dead() == 0
-        queue.stats()
-        assert "task 'a' cannot be read" in caplog.text
-        assert "in no index" not in caplog.text
-
-    def test_one_that_changes_meanwhile_is_left_alone(
-        self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        queue = table_store.queue()
-        assert table_store.client is not None
-        for name in ("a", "b"):
-            item = dead_before_the_index(name, round(table_store.clock.now * 1000))
-            table_store.client.put_item(TableName=str(table_store.table), Item=item)
-        replace_many = core_of(queue).store.replace_many
-
-        def redriven_before(changes: Any) -> Any:
-            queue.redrive(["a"])
-            return replace_many(changes)
-
-        monkeypatch.setattr(core_of(queue).store, "replace_many", redriven_before)
-        assert queue.admin.index_dead() == 1
-        assert counts(queue.stats()) == {"pending": 1, "failure": 1}
-        assert listed(queue, 10) == ["b"]
-
-    def test_on_an_attached_table_too(self, dynamodb_local: DynamoDBClient) -> None:
-        table = Shipments(dynamodb_local)
-        table.create_attached()
-        table.add("a", "b", "c")
-        queue = table.queue()
-        for name in ("a", "b"):
-            queue.put(task_id=name)
-            queue.cancel(name, dead=True)
-            # As the version before the index wrote it.
-            table.change(name, freshq_dueShard=None, freshq_dueAt=None, freshq_deadAt=None)
-        assert queue.list(DEAD).tasks == ()
-        assert queue.admin.index_dead() == 2
-        assert {task.task_id for task in queue.list(DEAD)} == {"a", "b"}
-        assert queue.admin.index_dead() == 0
-        table.assert_untouched("a", "b", "c")
-
-    def test_elsewhere_there_are_none(self, store: StoreUnderTest, queue: Queue) -> None:
-        bury(store, queue, "a")
-        assert queue.admin.index_dead() == 0
-        assert listed(queue, 10) == ["a"]

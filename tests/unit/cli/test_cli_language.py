@@ -32,7 +32,6 @@ DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
         {*StoredOptions.model_fields, *PassOptions.model_fields, "adopt"} - {"shards"},
         {"options"},
     ),
-    "recover": ({"index_dead"}, set()),
 }
 OF_QUEUE: Final = {"queue", "stack", "name", "as_json", "help"}
 

@@ -63,14 +63,6 @@ def test_dequeue_prints_the_work_and_completes_it(queue: Queue) -> None:
     assert counts(queue.stats()) == {"success": 3}
 
 
-def test_dead_letters_are_indexed_where_they_are_not(queue: Queue) -> None:
-    put("a")
-    answer("cancel", "--dead", "a")
-    assert answer("recover", "--index-dead") == {"indexed": 0}
-    assert freshq("recover", "--index-dead").stdout == "0 dead letters indexed\n"
-    assert counts(queue.stats()) == {"failure": 1}
-
-
 def test_the_shell_restores_what_it_holds_to_where_a_new_task_goes(queue: Queue) -> None:
     put("a", "b")
     shell = freshq("shell", text="claim\nclaim\nid b\nrestore\nbury\nrestore\ndequeue\ndequeue\n")

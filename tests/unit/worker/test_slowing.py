@@ -181,8 +181,10 @@ def test_telemetry_is_told_beside_an_observer_without_the_method() -> None:
     assert telemetry.told == [("mail", False)]
 
 
-@pytest.mark.usefixtures("patient_probes")
-def test_a_worker_goes_on_with_the_breaker_of_the_one_before(downstream: Downstream) -> None:
+def test_a_worker_goes_on_with_the_breaker_of_the_one_before(
+    downstream: Downstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(breaker, "PROBE_BACKOFF", Backoff(3600, 3600))
     queue = Queue.memory(name="mail", max_age_seconds=None, order="fifo", backoff=Backoff(0.01, 0.01))
     other = Queue.memory(name="letters", max_age_seconds=None)
     fill(queue)
@@ -194,8 +196,12 @@ def test_a_worker_goes_on_with_the_breaker_of_the_one_before(downstream: Downstr
         go_on_with(worker, breakers)
     with InThread(first):
         wait_until(lambda: first.status().slowed)
-    assert second.status().slowed
-    assert not elsewhere.status().slowed
+    calls = downstream.calls
+    with InThread(second), InThread(elsewhere):
+        wait_until(lambda: second.status().slowed)
+        assert downstream.calls == calls
+        wait_until(lambda: elsewhere.status().turned_seconds > 0)
+        assert not elsewhere.status().slowed
 
 
 def test_a_worker_is_shown_with_its_queue_and_without_secrets() -> None:

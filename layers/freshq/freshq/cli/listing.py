@@ -140,7 +140,6 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
         "restore": "redrive --as-new",
         "top": "list --status FAILURE --top",
         "purge": "purge --status FAILURE",
-        "index": "recover --index-dead",
     },
     "record": {"upsert": "record put --merge"},
     "match": {"callers": "match list --callers", "depths": "match list --depths"},

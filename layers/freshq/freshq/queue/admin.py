@@ -570,20 +570,6 @@ class Admin(Verbs):
         """
         return DeadLetterCounts(self._core.store.take_quarantined(), self._core.upkeep.take_exhausted())
 
-    def index_dead(self) -> int:
-        """Add dead letters that an earlier version of freshq left out to the index of dead letters.
-
-        Listings and `redrive` find them there. Needed once, and only on DynamoDB; reads the whole table. It
-        may be interrupted and repeated while the queue is in use.
-
-        Returns:
-            How many dead letters were added.
-
-        Raises:
-            StoreError: If the store did not answer. Dead letters added before that remain in the index.
-        """
-        return self._core.store.index_dead(self.name)
-
     def exact_count_units(self) -> int | None:
         """Return about how many read units DynamoDB bills for `stats()`; None if the store bills no reads.
 

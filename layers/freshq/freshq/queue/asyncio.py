@@ -162,7 +162,6 @@ class AsyncAdmin(Awaited):
     recover = verb(Admin.recover)
     upkeep = verb(Admin.upkeep)
     flush = verb(Admin.flush)
-    index_dead = verb(Admin.index_dead)
     exact_count_units = verb(Admin.exact_count_units)
     take_order_switches = verb(Admin.take_order_switches)
     take_dead_letter_counts = verb(Admin.take_dead_letter_counts)

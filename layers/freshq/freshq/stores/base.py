@@ -592,13 +592,6 @@ class Tasks(Protocol):
     def count_dead(self, queue: str) -> DeadLetters:
         """Count the dead letters of a queue, at most a page of each shard."""
 
-    def index_dead(self, queue: str) -> int:
-        """Bring into the index of `dead` what an earlier version left out; return how many dead letters.
-
-        0 if the tables' migrations do it.
-        """
-        return 0
-
 
 class Lines(Protocol):
     """The claimable tasks of a queue, by priority level and group."""

@@ -105,14 +105,6 @@ AsNew = Annotated[
     ),
 ]
 Current = Annotated[bool, typer.Option("--current", hidden=True)]
-IndexDead = Annotated[
-    bool,
-    typer.Option(
-        "--index-dead",
-        help="Instead, index dead letters of an earlier version, once, on DynamoDB. Reads the whole table, "
-        "at one read unit per 4 KB. Safe to repeat.",
-    ),
-]
 
 
 OfKind = Annotated[str | None, typer.Option("--kind", help="Only tasks of this kind.")]
@@ -424,17 +416,13 @@ def purge(
     session.output.answer({"deleted": deleted}, f"queue {queue.name}: {counted(deleted, 'task')} deleted")
 
 
-def recover(context: QueueContext, index_dead: IndexDead = False) -> None:
+def recover(context: QueueContext) -> None:
     """Return tasks with expired leases to their lines.
 
     Delayed tasks that are due join their lines, and tasks past their retention are deleted. Workers do
     all of this too.
     """
     session = context.session
-    if index_dead:
-        indexed = session.queue.admin.index_dead()
-        session.output.answer({"indexed": indexed}, f"{counted(indexed, 'dead letter')} indexed")
-        return
     recovered = session.queue.admin.recover()
     session.output.answer({"recovered": recovered}, f"{recovered:,} recovered")
 

@@ -9,7 +9,6 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from freshq.model.task import TaskStatus
 from freshq.stores.base import MOST_STALE
 from freshq.stores.clocks import steady_seconds
 from freshq.stores.dynamodb.items import is_task, milliseconds, seconds
@@ -448,17 +447,6 @@ def all_tasks(calls: TableCalls, queue: str, start_after: str | None = None) -> 
     if start_after is not None:
         arguments["ExclusiveStartKey"] = {"taskId": {"S": start_after}}
     return filter(is_task, calls.scan(arguments))
-
-
-def unlisted_dead(calls: TableCalls, queue: str) -> Iterator[Item]:
-    """Yield the items of a queue's dead letters that are in no index, in the order of the table."""
-    arguments: Item = {
-        "FilterExpression": (
-            "#taskQueue = :queue AND #taskStatus = :dead AND attribute_not_exists(#dueShard)"
-        ),
-        "ExpressionAttributeValues": {":queue": {"S": queue}, ":dead": {"S": TaskStatus.FAILURE.value}},
-    }
-    return calls.scan(arguments)
 
 
 def ids_of(page: Item) -> list[str]:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from freshq.errors import FreshqError, LostRace
 from freshq.model.answers import PutOutcome
-from freshq.model.lifecycle import new_token, rounds
+from freshq.model.lifecycle import rounds
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.policy.retry import until_committed
 from freshq.stores.base import Conflict, DeadLetters, DeadPlace, Guard, TooLarge, put_over
@@ -39,7 +39,7 @@ from freshq.stores.dynamodb.schema import KEY
 from freshq.stores.dynamodb.unfit import NO_ROOM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from freshq.stores.base import OnConflict, PutResult
     from freshq.stores.dynamodb.schema import Item
@@ -291,8 +291,7 @@ class DynamoTasks(DynamoPart):
 
     @override
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
-        items = _reporting_unlisted(queue, queries.all_tasks(self.calls, queue, start_after))
-        return filter(None, map(decode_if_task, items))
+        return filter(None, map(decode_if_task, queries.all_tasks(self.calls, queue, start_after)))
 
     @override
     def dead(self, queue: str, start_after: DeadPlace | None = None) -> Iterator[Task]:
@@ -333,14 +332,6 @@ class DynamoTasks(DynamoPart):
         more = any("LastEvaluatedKey" in page for page in pages)
         return DeadLetters(len(died), more, min(died, default=None))
 
-    @override
-    def index_dead(self, queue: str) -> int:
-        unlisted = filter(None, map(decode_if_task, queries.unlisted_dead(self.calls, queue)))
-        indexed = 0
-        while some := list(islice(unlisted, ANNOUNCED_TASKS)):
-            indexed += sum(task is not None for task in self.replace_many(list(map(_listed, some))))
-        return indexed
-
 
 def _waits(task: Task) -> bool:
     """Return whether a task should be claimable."""
@@ -358,32 +349,6 @@ def _settled_by(task: Task, answer: Item | FreshqError) -> Task | FreshqError:
     if not isinstance(answer, ConditionFailed):
         return answer if isinstance(answer, FreshqError) else task
     return Conflict(decode_if_task(answer.item))
-
-
-def _listed(dead: Task) -> tuple[Task, Guard]:
-    """Return the change that lists a dead letter that an earlier version left in no index."""
-    died = dead.updated if dead.dead_at is None else dead.dead_at
-    listed = replace(dead, dead_at=died, request_token=new_token())
-    return listed, Guard(TaskStatus.FAILURE, request_token=dead.request_token)
-
-
-def _reporting_unlisted(queue: str, items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the given items; warn once if a dead letter among them is in no index.
-
-    An unreadable one does not count: no listing can show it.
-    """
-    unlisted = 0
-    for item in items:
-        is_unlisted = item["taskStatus"].get("S") == TaskStatus.FAILURE and "dueShard" not in item
-        unlisted += is_unlisted and decode_if_task(item) is not None
-        yield item
-    if unlisted:
-        logger.warning(
-            "queue %r: %d dead letters of an earlier version are in no index, so listings lack them; "
-            "run `freshq recover --index-dead`, or index_dead()",
-            queue,
-            unlisted,
-        )
 
 
 def _if_nothing_lives(task: Task) -> Item:
