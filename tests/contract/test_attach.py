@@ -22,7 +22,7 @@ from freshq.policy.order import Order
 from freshq.queue.core import core_of
 from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb import table as table_changes
-from freshq.stores.dynamodb.attached.attach import Attachment, open_attachment, plan_attachment
+from freshq.stores.dynamodb.attached.attach import Attachment, plan_attachment
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from freshq.stores.dynamodb.table import TableChanges, enable_stream
 from tests.contract.test_concurrency import at_once
@@ -601,22 +601,12 @@ class TestAttaching:
         assert described["StreamSpecification"]["StreamViewType"] == "NEW_AND_OLD_IMAGES"
         assert enable_stream(dynamodb_local, table.table) == arn
 
-    def test_an_index_of_keys_only_still_works(self, client: DynamoDBClient) -> None:
-        """Tables were attached so before the index had the deadlines."""
+    def test_an_index_without_the_deadlines_is_not_freshqs(self, client: DynamoDBClient) -> None:
         shipments = Shipments(client)
-        shipments.create_attached({"Projection": {"ProjectionType": "KEYS_ONLY"}})
-        stored = open_attachment(shipments.table, client, "id", 1)[0]
-        assert not stored.has_deadlines
-        shipments.add("A", "B")
-        queue = shipments.queue()
-        queue.put(task_id="A", max_age_seconds=5)
-        queue.put(task_id="B")
-        shipments.clock.advance(10)
-        with metered(client) as meter:
-            assert ids(queue.claim()) == ["B"]
-        assert meter.calls["DescribeTable"] == 0
-        assert queue.stats(approximate=True).pending == 0
-        assert known(queue, "A").status is TaskStatus.SHED
+        with pytest.raises(ValueError, match="freshq-status-created-index' that is not freshq's"):
+            shipments.create_attached({"Projection": {"ProjectionType": "KEYS_ONLY"}})
+        with pytest.raises(TableMissing):  # it was not attached
+            shipments.queue()
 
     def test_a_table_that_is_not_attached(self, client: DynamoDBClient) -> None:
         table = Shipments(client)

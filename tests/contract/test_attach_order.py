@@ -247,7 +247,7 @@ def test_attaching_by_an_attribute(client: DynamoDBClient) -> None:
     table.create()
     table.attach(order=Order.LIFO, order_by=PRICE)
     stored = open_attachment(table.table, client, "id", 1)[0]
-    assert (stored.order, stored.order_by, stored.has_deadlines) == (Order.LIFO, PRICE, True)
+    assert (stored.order, stored.order_by) == (Order.LIFO, PRICE)
     table.attach(order=Order.LIFO, order_by=PRICE)
     for other in (None, DAY, KeyPart("price", "S")):
         with refused("order_by"):

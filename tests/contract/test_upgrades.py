@@ -11,10 +11,8 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue, StoreError, TaskStatus
-from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.sql.store import SqlStore
 from tests.conftest import Clock
 from tests.support.readings import ids, known
@@ -32,21 +30,16 @@ class Version:
         commit: The commit.
         of: What it was.
         sql: What its SQL tables need.
-        dynamodb: What its DynamoDB table needs.
     """
 
     commit: str
     of: str
     sql: str = "freshq table create"
-    dynamodb: str = "nothing"
 
 
 VERSIONS: Final = (
-    Version(
-        "2cec7c6a", "first application; claim index with keys only", dynamodb="nothing; see docs/upgrades.md"
-    ),
     Version("67374605", "first SQL store"),
-    Version("08b0bc1e", "claim index with keys only", dynamodb="nothing; see docs/upgrades.md"),
+    Version("08b0bc1e", "before 42cfbc15"),
     Version("42cfbc15", "between the two"),
     Version("5ef997f4", "today's verbs"),
 )
@@ -87,39 +80,6 @@ def check_later(queue: Queue, clock: Clock) -> None:
     for claim in claims:
         queue.retry(claim, error="again", delay_seconds=0)
     assert sorted(ids(queue.claim(limit=10))) == ["delayed", "held"]
-
-
-@pytest.mark.parametrize("file", saved("dynamodb"))
-def test_a_table_of_dynamodb(dynamodb_local: DynamoDBClient, file: Path) -> None:
-    old = json.loads(file.read_text(encoding="utf-8"))
-    table = f"upgrade-{file.name}"
-    dynamodb_local.create_table(TableName=table, BillingMode="PAY_PER_REQUEST", **old["definition"])
-    for item in old["items"]:
-        dynamodb_local.put_item(TableName=table, Item=item)
-    clock = Clock(WRITTEN_AT)
-
-    def queue() -> Queue:
-        return Queue(
-            DynamoDBStore(table, dynamodb_local),
-            clock=clock,
-            max_age_seconds=86_400,
-            order="fifo",
-            override=True,
-        )
-
-    queue().create_table()  # changes nothing
-    approximate = queue().stats(approximate=True)
-    assert (approximate.pending, approximate.bounded.get("pending")) in {(3, None), (4, "at most")}
-    assert [task.task_id for task in queue().list("TAKEN")] == ["held"]
-    check(queue())
-    check_later(queue(), clock)
-    # New tasks beside the old ones; a stale one is passed over.
-    queue().put("new", task_id="brief", max_age_seconds=1)
-    clock.advance(2)
-    queue().put("new", task_id="new")
-    assert ids(queue().claim(limit=10)) == ["new"]
-    assert queue().admin.recover() == 0
-    assert known(queue(), "brief").status is TaskStatus.SHED
 
 
 def as_stored(table: sa.Table, row: dict[str, Any]) -> dict[str, Any]:

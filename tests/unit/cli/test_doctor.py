@@ -20,7 +20,7 @@ from freshq.cli.commands import doctor
 from freshq.cli.main import app
 from freshq.stores.base import Health, Stats
 from freshq.stores.dynamodb import store, table
-from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE
+from freshq.stores.dynamodb.schema import STATUS_INDEX, TTL_ATTRIBUTE, table_definition
 
 STACK: dict[str, Any] = {
     "StackName": "app",
@@ -143,6 +143,14 @@ class TestDynamoDB:
         client.update_table(TableName="Tasks", GlobalSecondaryIndexUpdates=[{"Delete": {"IndexName": index}}])
         (finding,) = [each for each in table.examine_table(client, "Tasks") if each.subject == "table"]
         assert (finding.health, finding.text) == (Health.WRONG, f"Tasks has no index {index}")
+
+    def test_an_index_without_the_deadlines(self, client: DynamoDBClient) -> None:
+        definition: Any = table_definition("other")
+        definition["GlobalSecondaryIndexes"][0]["Projection"] = {"ProjectionType": "KEYS_ONLY"}
+        client.create_table(**definition)
+        (finding,) = [each for each in table.examine_table(client, "other") if each.subject == "table"]
+        assert finding.health is Health.WRONG
+        assert finding.text == f"the index {STATUS_INDEX} of other has other keys, or lacks attributes"
 
     def test_what_it_may_not_ask(self, client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
         denied = ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not you"}}, "Describe")

@@ -182,7 +182,6 @@ class TableCalls:
         self.table = table
         self.names = names or Names()
         self._differ = self.names.differ
-        self.lacks_deadlines = False
         self.repeats = 0
         self._names_in = lru_cache(maxsize=EXPRESSIONS_CACHED)(self._names_of)
 
@@ -267,23 +266,9 @@ class TableCalls:
         self._in_batches(deletions, BATCH_WRITE_ITEMS, write)
 
     def query(self, arguments: Item) -> Item:
-        """Return one page of a Query.
-
-        The claim index of an early version has no deadlines, so DynamoDB refuses a filter by them. Pages then
-        also contain stale tasks, which the condition of each claim detects.
-        """
-        if self.lacks_deadlines:
-            arguments = _any_deadline(arguments)
-        try:
+        """Return one page of a Query."""
+        with translated(self.table):
             page: Item = dict(self.client.query(**self._arguments(arguments)))
-        except SDK_ERRORS as error:
-            problem = freshq_error(error, self.table)
-            if not isinstance(problem, InvalidUpdate) or _any_deadline(arguments) == arguments:
-                raise problem from error
-            page = self.query(_any_deadline(arguments))
-            self.lacks_deadlines = True
-            logger.info("table %r: its claim index has keys only; see docs/upgrades.md", self.table)
-            return page
         if self._differ:
             page["Items"] = list(map(self.names.from_table, page.get("Items", [])))
             if "LastEvaluatedKey" in page:
@@ -372,20 +357,6 @@ class TableCalls:
         if left:
             msg = f"table {self.table!r}: {len(left)} keys stayed unprocessed; try again or raise its limits"
             raise Throttled(msg)
-
-
-def _any_deadline(arguments: Item) -> Item:
-    """Return the arguments of a query without its filter by deadlines."""
-    filters = arguments.get("FilterExpression", "").split(" AND ")
-    kept = [each for each in filters if not each.startswith("#deadline ")]
-    if kept == filters:
-        return arguments
-    values = {
-        name: value for name, value in arguments["ExpressionAttributeValues"].items() if name != ":deadline"
-    }
-    rest = {name: value for name, value in arguments.items() if name != "FilterExpression"}
-    rest |= {"FilterExpression": " AND ".join(kept)} if kept else {}
-    return rest | {"ExpressionAttributeValues": values}
 
 
 def _was_retried(response: Mapping[str, Any]) -> bool:

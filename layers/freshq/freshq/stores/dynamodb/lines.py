@@ -144,9 +144,7 @@ class DynamoCounts(DynamoPart):
 
     @override
     def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
-        """Count on a page of each partition, of up to `MAX_LINES` lines; 0 if the index has no deadlines."""
-        if not self.status_index.has_deadlines:
-            return 0
+        """Count on a page of each partition, of up to `MAX_LINES` lines."""
         lines = islice(self.line_records.all_lines(queue, now), MAX_LINES)
         return sum(
             queries.count_expired(self.calls, partition, self.status_index, since, now, life_seconds)
@@ -547,8 +545,6 @@ class ApproximateCounts:
             for name in partitions
             if index.by_time
         )
-        if self._calls.lacks_deadlines:
-            self._bounded["pending"] = "at most"
         return Stats(
             pending=pending,
             delayed=delayed,

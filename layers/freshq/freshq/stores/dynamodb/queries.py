@@ -34,13 +34,10 @@ class StatusIndex:
     Attributes:
         name: Name of the index.
         range_key: The attribute that orders its partitions.
-        has_deadlines: Whether the index has the deadlines. An index attached with keys only has no deadlines;
-            then the condition of each claim detects stale tasks.
     """
 
     name: str = STATUS_INDEX
     range_key: str = CREATED_ATTRIBUTE
-    has_deadlines: bool = True
 
     @cached_property
     def by_time(self) -> bool:
@@ -75,8 +72,8 @@ class StatusIndex:
         return arguments | {"FilterExpression": " AND ".join(filters)} if filters else arguments
 
     def live(self, created_after: float, deadline_after: float) -> LiveTasks:
-        """Return which tasks are live, also by their deadlines if the index has them."""
-        return LiveTasks(self, created_after, deadline_after if self.has_deadlines else None)
+        """Return which tasks are live, also by their deadlines."""
+        return LiveTasks(self, created_after, deadline_after)
 
     def place(self, key: Item) -> Any:
         """Return the place of an entry in the order, comparable as DynamoDB compares it."""
@@ -102,8 +99,7 @@ class LiveTasks:
     Attributes:
         index: Where they are.
         created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
-        deadline_after: Tasks with a deadline at or before this time are stale; None if that is not asked,
-            or the index does not have the deadlines.
+        deadline_after: Tasks with a deadline at or before this time are stale; None if that is not asked.
     """
 
     index: StatusIndex

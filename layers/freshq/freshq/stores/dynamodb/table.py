@@ -20,7 +20,7 @@ from freshq.model.validation import first_problem, problem_of
 from freshq.stores.base import Finding, Health
 from freshq.stores.dynamodb.batches import ACCESS_DENIED
 from freshq.stores.dynamodb.calls import REFUSED_CODES, check_table_name, error_code, translated
-from freshq.stores.dynamodb.schema import ACTIVE, DUE_INDEX, STATUS_INDEX, TTL_ATTRIBUTE, described_table
+from freshq.stores.dynamodb.schema import ACTIVE, TTL_ATTRIBUTE, described_table, table_definition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,6 +53,7 @@ SHORT_CALL: Final = Config(connect_timeout=2, read_timeout=3, retries={"total_ma
 # What other implementations answer to an operation that they do not have; some have only the HTTP status.
 NOT_THERE: Final = ("UnknownOperationException", "UnknownOperation", "InvalidAction", "NotImplemented")
 NOT_IMPLEMENTED: Final = 501
+INDEX_ANEW: Final = "make this index as template.yaml declares it"
 FOR_PRODUCTION: Final = "in production, deploy with Stage=prod"
 # The archive needs the old image of a record that left the queue.
 VIEW: Final = "NEW_AND_OLD_IMAGES"
@@ -488,6 +489,17 @@ def _fixed(index: Item) -> tuple[Any, Any, list[str]]:
     return index["KeySchema"], projection["ProjectionType"], sorted(projection.get("NonKeyAttributes", []))
 
 
+def serves(found: Item, wanted: Item) -> bool:
+    """Return whether an index has the keys of the wanted one, and at least its other attributes.
+
+    Other implementations of DynamoDB may not tell; then it counts as serving.
+    """
+    projection, needed = found.get("Projection") or {}, wanted["Projection"].get("NonKeyAttributes", [])
+    has_all = projection.get("ProjectionType", "ALL") == "ALL"
+    has_attributes = has_all or set(needed) <= set(projection.get("NonKeyAttributes") or [])
+    return has_attributes and (found.get("KeySchema") or wanted["KeySchema"]) == wanted["KeySchema"]
+
+
 def _shown(schema: Iterable[Item]) -> str:
     return ", ".join(f"{key['AttributeName']} ({key['KeyType']})" for key in schema)
 
@@ -733,10 +745,9 @@ def examine_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
         ClientError: If the table cannot be described.
     """
     found = described_table(client, table)
-    missing = sorted({STATUS_INDEX, DUE_INDEX} - index_names(found))
-    for name in missing:
-        yield Finding(Health.WRONG, "table", f"{table} has no index {name}", "see docs/upgrades.md")
-    if not missing:
+    unfit = list(_unfit_indexes(found, table))
+    yield from unfit
+    if not unfit:
         states = sorted(set(_statuses(found).values()))
         text = f"{table} and its indexes are {', '.join(states)}"
         usable = set(states) <= {ACTIVE, "UPDATING"}
@@ -749,6 +760,17 @@ def examine_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
         yield Finding(
             Health.WARNING, "deletion", "the table can be deleted", "in production, deploy with Stage=prod"
         )
+
+
+def _unfit_indexes(description: Item, table: str) -> Iterator[Finding]:
+    present = {index["IndexName"]: index for index in description.get("GlobalSecondaryIndexes") or []}
+    for wanted in table_definition(table)["GlobalSecondaryIndexes"]:
+        name = wanted["IndexName"]
+        if name not in present:
+            yield Finding(Health.WRONG, "table", f"{table} has no index {name}", INDEX_ANEW)
+        elif not serves(present[name], dict(wanted)):
+            text = f"the index {name} of {table} has other keys, or lacks attributes"
+            yield Finding(Health.WRONG, "table", text, INDEX_ANEW)
 
 
 def copies_of_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:

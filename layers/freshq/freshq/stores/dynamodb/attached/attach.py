@@ -32,6 +32,7 @@ from freshq.stores.dynamodb.table import (
     attribute_types,
     index_names,
     is_on_demand,
+    serves,
     throughput,
 )
 
@@ -65,7 +66,6 @@ class Attachment:
         key: Its key.
         order: Default order of its queues.
         shards: Partitions of each line and of the due index.
-        has_deadlines: Whether its status index has the deadlines, as written when it was attached.
         order_by: The records' attribute that orders each line, and its type; None for the creation time.
     """
 
@@ -73,7 +73,6 @@ class Attachment:
     key: TableKey
     order: Order = Order.FIFO
     shards: int = 1
-    has_deadlines: bool = False
     order_by: KeyPart | None = None
 
     @property
@@ -85,7 +84,7 @@ class Attachment:
     def status_index(self) -> StatusIndex:
         """The index of the claimable tasks."""
         if self.order_by is None:
-            return StatusIndex(has_deadlines=self.has_deadlines)
+            return StatusIndex()
         return StatusIndex(POSITION_INDEX, POSITION)
 
 
@@ -168,9 +167,7 @@ def attach_table(
     _check(client, description, attachment, old_queue)
     for index in index_definitions(attachment, description):
         changes.add_index(index, own_definitions(attachment))
-    _write_record(
-        client, replace(attachment, has_deadlines=_has_deadlines(changes.description(), attachment))
-    )
+    _write_record(client, attachment)
 
 
 def described_key(client: DynamoDBClient, table: str, key: str) -> TableKey:
@@ -230,12 +227,11 @@ def read_attachment(client: DynamoDBClient, table: str, key: TableKey) -> Attach
     item = TableCalls(client, table, Names.attached(key)).get(ATTACH_RECORD)
     if item is None or "order" not in item:
         return None
-    has_deadlines = item.get("hasDeadlines", {}).get("BOOL", False)
     order_by = None
     if ORDER_BY in item:
         order_by = KeyPart(item[ORDER_BY]["S"], item["orderType"]["S"])
     order, shards = Order(item["order"]["S"]), int(item["shards"]["N"])
-    return Attachment(table, key, order, shards, has_deadlines, order_by)
+    return Attachment(table, key, order, shards, order_by)
 
 
 def open_attachment(
@@ -265,23 +261,12 @@ def _write_record(client: DynamoDBClient, attachment: Attachment) -> None:
         KEY: {"S": ATTACH_RECORD},
         "order": {"S": attachment.order.value},
         "shards": {"N": str(attachment.shards)},
-        "hasDeadlines": {"BOOL": attachment.has_deadlines},
         "requestToken": {"S": new_token()},
     }
     if (order_by := attachment.order_by) is not None:
         record |= {ORDER_BY: {"S": order_by.name}, "orderType": {"S": order_by.attribute_type}}
     # `orderBy` is a name of freshq's own here.
     TableCalls(client, attachment.table, Names.attached(attachment.key)).put(record)
-
-
-def _has_deadlines(description: Item, attachment: Attachment) -> bool:
-    """Return whether the status index has the deadlines; an index attached earlier may have keys only."""
-    names = attachment.names
-    projections = {index["IndexName"]: index["Projection"] for index in description["GlobalSecondaryIndexes"]}
-    projected = projections[names.index(attachment.status_index.name)]
-    return projected["ProjectionType"] == "ALL" or (
-        names.attribute(STATUS_INDEX_ATTRIBUTE) in projected.get("NonKeyAttributes", [])
-    )
 
 
 def _check(
@@ -299,10 +284,24 @@ def _check(
     if known is None:
         _check_no_old_queue(client, description, attachment, old_queue)
     types = attribute_types(description)
+    _check_indexes(description, attachment)
     for definition in own_definitions(attachment):
         name, wanted = definition["AttributeName"], definition["AttributeType"]
         if types.get(name, wanted) != wanted:
             msg = f"table: {table!r} uses {name!r} as a key of type {types[name]}, freshq as {wanted}"
+            raise ValueError(msg)
+
+
+def _check_indexes(description: Item, attachment: Attachment) -> None:
+    """Reject an index with freshq's name that has other keys, or lacks attributes that freshq reads."""
+    present = {index["IndexName"]: index for index in description.get("GlobalSecondaryIndexes", [])}
+    for wanted in index_definitions(attachment, description):
+        name = wanted["IndexName"]
+        if name in present and not serves(present[name], wanted):
+            msg = (
+                f"table: {attachment.table!r} has an index {name!r} that is not freshq's: it has other keys,"
+            )
+            msg += " or lacks attributes that freshq reads; delete it, and attach again; nothing was changed"
             raise ValueError(msg)
 
 
