@@ -32,9 +32,9 @@ CLOSE: Final = "near the capacity, random gaps leave slots idle that a backlog w
 CLI: Final = "mostly the import of [packages](measurements.md#command-line)"
 DUCKDB: Final = (
     "making the tables from silver alone takes {:.1f} times all of DuckDB's work "
-    "([more](../decisions/0038-speed-beside-duckdb.md))"
+    "([more](../decisions/0034-arrow.md))"
 )
-NIGHT: Final = "mostly Spark's start and planning ([more](../decisions/0063-fixed-cost-of-a-run.md))"
+NIGHT: Final = "mostly Spark's start and planning ([more](../decisions/0034-arrow.md))"
 SMALL: Final = "nearly all of it is Java: loading, compiling, planning ([more](pipeline.md#small-runs))"
 
 

@@ -10,7 +10,7 @@ materials of the wheel and of the Lambda layer; nothing is pushed.
 The package for a cluster is two files: the entry point, and an archive with the pipeline and everything it
 imports except Spark. The archive has the layout of a packed virtual environment, for
 `--archives environment.tar.gz#environment` and PYSPARK_PYTHON=./environment/bin/python. Its `bin/python`
-starts the cluster's own interpreter; see docs/decisions/0036-cluster-package.md.
+starts the cluster's own interpreter; see docs/decisions/0032-pipeline-environment.md.
 
 The lock file pins the Spark of EMR's long-term support, so `newest-spark` shows early what a newer Spark
 breaks.

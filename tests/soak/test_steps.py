@@ -48,7 +48,7 @@ class Rules:
     lease_seconds: float
 
 
-# DynamoDB tells whole seconds (docs/decisions/0043-clocks-compared.md); the others are asked.
+# DynamoDB tells whole seconds (docs/decisions/0014-clocks.md); the others are asked.
 ASKED: Final = Rules(slack_seconds=0.5, lease_seconds=2.0)
 RULES: Final = {"postgres": ASKED, "mariadb": ASKED, "dynamodb_local": Rules(3.0, 8.0)}
 

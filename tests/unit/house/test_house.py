@@ -11,6 +11,8 @@ PROGRAMS = (*PACKAGES, "functions", "local", "benchmarks")
 
 MAX_NAMES = 15
 MAX_MODULE_LINES = 900
+MAX_DECISIONS = 40
+MAX_DECISION_WORDS = 14_000
 # A module is a thing that somebody reads as a whole: not too long, and not a splinter of its neighbour.
 MAX_MODULES = {"layers/freshq/freshq": 213}
 
@@ -50,14 +52,20 @@ def test_every_room_says_what_belongs_there(package: str) -> None:
     assert [room for room in rooms if not (room / "__init__.py").read_text().startswith('"""')] == []
 
 
-def test_every_decision_has_a_number_of_its_own() -> None:
+def test_decisions_are_numbered_without_gaps() -> None:
     pages = sorted((REPOSITORY / "docs" / "decisions").glob("*.md"))
     numbers = [int(page.name[:4]) for page in pages]
     titles = [int(page.read_text(encoding="utf-8").split(".")[0].removeprefix("# ")) for page in pages]
 
-    assert numbers
-    assert len(set(numbers)) == len(numbers), [page.name for page in pages]
-    assert titles == numbers
+    assert numbers == titles == list(range(1, len(pages) + 1)), [page.name for page in pages]
+
+
+def test_decisions_are_few_and_short() -> None:
+    pages = list((REPOSITORY / "docs" / "decisions").glob("*.md"))
+    words = sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+
+    assert 0 < len(pages) <= MAX_DECISIONS
+    assert words <= MAX_DECISION_WORDS
 
 
 def test_only_a_base_of_errors_ends_in_error() -> None:
