@@ -31,6 +31,7 @@ import tarfile
 import tempfile
 import tomllib
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Self
@@ -246,8 +247,24 @@ def check_ready(project: Path, version: str) -> None:
         msg = f"tag v{version} exists; raise the version in pyproject.toml"
         raise ReleaseFailed(msg)
     if f"\n## [{version}]" not in (project / "CHANGELOG.md").read_text("utf-8"):
-        msg = f"CHANGELOG.md has no section '## [{version}]'; rename 'Unreleased' to it and start a new one"
+        msg = f"CHANGELOG.md has no section '## [{version}]'; add it with what this version is or changes"
         raise ReleaseFailed(msg)
+
+
+def date_changelog(project: Path, version: str) -> str | None:
+    """Add today's date (UTC) to the version's heading in CHANGELOG.md, and return the text before.
+
+    Returns:
+        None if the heading has a date: then nothing is written.
+    """
+    path = project / "CHANGELOG.md"
+    before = path.read_text("utf-8")
+    heading = f"\n## [{version}]"
+    dated = before.replace(f"{heading}\n", f"{heading} - {datetime.now(UTC):%Y-%m-%d}\n", 1)
+    if dated == before:
+        return None
+    path.write_text(dated, "utf-8")
+    return before
 
 
 def build(project: Path, out: Path) -> list[Path]:
@@ -364,16 +381,25 @@ def write_bills(project: Path, out: Path, version: str) -> list[Path]:
 
 
 def release(project: Path, out: Path) -> str:
-    """Build and check the version in pyproject.toml, tag it, and return the tag.
+    """Build and check the version in pyproject.toml, date it in the changelog, tag it, and return the tag.
 
     Raises:
-        ReleaseFailed: If a condition is not met or a step failed; then there is no tag.
+        ReleaseFailed: If a condition is not met or a step failed; then nothing is committed or tagged.
     """
     version = version_of(project)
     check_ready(project, version)
-    for file in [*build(project, out), *write_bills(project, out, version)]:
-        print(file.relative_to(project))
+    undated = date_changelog(project, version)
+    try:
+        made = [*build(project, out), *write_bills(project, out, version)]
+        if undated is not None:
+            _git(project, "commit", "--quiet", "--message", f"Release {version}", "CHANGELOG.md")
+    except BaseException:
+        if undated is not None:
+            (project / "CHANGELOG.md").write_text(undated, "utf-8")
+        raise
     _git(project, "tag", "--annotate", f"v{version}", "--message", f"freshq {version}")
+    for file in made:
+        print(file.relative_to(project))
     return f"v{version}"
 
 
@@ -395,7 +421,7 @@ def write_release() -> None:
         tag = release(PROJECT, PROJECT / "build" / "dist")
     except ReleaseFailed as error:
         sys.exit(f"release: {error}")
-    print(f"tagged {tag}; to publish it: git push origin {tag}")
+    print(f"tagged {tag}; to publish it: git push origin HEAD {tag}")
 
 
 def write_package(python: str, processor: str) -> None:

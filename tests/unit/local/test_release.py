@@ -69,8 +69,33 @@ def test_a_release_builds_both_files_and_tags_the_version(project: Path) -> None
         "wheel.cdx.json",
     ]
     assert git(project, "tag", "--list") == "v1.2.3"
+    assert git(project, "status", "--porcelain") == ""
+    assert re.search(
+        r"^## \[1\.2\.3\] - \d{4}-\d\d-\d\d$", git(project, "show", "v1.2.3:CHANGELOG.md"), re.MULTILINE
+    )
     with pytest.raises(ReleaseFailed, match=r"tag v1\.2\.3 exists"):
         release(project, out)
+
+
+def test_a_date_in_the_changelog_stays(project: Path) -> None:
+    (project / "CHANGELOG.md").write_text("# Changelog\n\n## [1.2.3] - 2020-02-02\n", "utf-8")
+    git(project, "commit", "--quiet", "--all", "--message", "date")
+    head = git(project, "rev-parse", "HEAD")
+    assert release(project, project / "build" / "dist") == "v1.2.3"
+    assert git(project, "rev-parse", "v1.2.3^{commit}") == head
+
+
+def test_a_build_that_fails_leaves_no_commit_tag_or_date(project: Path) -> None:
+    (project / "small.py").unlink()
+    (project / "other.py").write_text("", "utf-8")
+    git(project, "add", "--all")
+    git(project, "commit", "--quiet", "--message", "rename the module")
+    head = git(project, "rev-parse", "HEAD")
+    with pytest.raises(ReleaseFailed, match="build"):
+        release(project, project / "build" / "dist")
+    assert git(project, "rev-parse", "HEAD") == head
+    assert git(project, "tag", "--list") == ""
+    assert git(project, "status", "--porcelain") == ""
 
 
 def test_a_dirty_tree_is_refused(project: Path) -> None:
