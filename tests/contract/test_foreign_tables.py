@@ -15,7 +15,6 @@ from freshq.cli.main import app
 from freshq.matching.stores.sql import SqlMatchStore
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.schema import ADDED_COLUMNS, schema
 from tests.conftest import DATABASES
 
 run = CliRunner().invoke
@@ -64,7 +63,6 @@ def test_delete_table_refuses_it(engine: sa.Engine) -> None:
 
 
 def test_a_put_and_a_read_say_whose_table_it_is(engine: sa.Engine) -> None:
-    """Not that an older version of freshq made it, and a migration helps."""
     queue = Queue(SqlStore(engine, NAME))
     for verb in (lambda: queue.put(1), lambda: queue.get("a")):
         with pytest.raises(StoreError, match=f"table 'todo': {REFUSAL}.*#TABLE"):
@@ -129,13 +127,6 @@ def test_tables_of_lives(engine: sa.Engine, part: str) -> None:
         store.create_table()
         assert tables(engine) == owned
         store.delete_table()
-
-
-@pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "mariadb"])
-def test_added_columns_are_those_that_may_be_null(dialect: str) -> None:
-    """A table without the others is not freshq's, one without these an older version made."""
-    columns = schema("tasks", dialect).tasks.columns
-    assert all(columns[name].nullable for name in ADDED_COLUMNS)
 
 
 def test_commands_refuse_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from freshq.matching.history import caller_events, numbered, queues_of, resource
 from freshq.matching.resource import ResourceStatus
 from freshq.matching.stores.base import Change, Changed
 from freshq.matching.stores.sql import MatchHistory, SqlMatchStore
-from tests.conftest import DATABASES, Clock
+from tests.conftest import Clock
 from tests.support.histories import KEPT_SECONDS
 from tests.support.matching import Desk, emptied_resources, join, names, one
 from tests.support.shift import FRENCH, LEASE_SECONDS, shift, story
@@ -161,31 +161,6 @@ def test_a_match_without_a_lease_tells_no_end_of_it(desk: Desk) -> None:
 
 
 # --- the history of a SQL database
-
-
-@pytest.mark.parametrize("database", DATABASES)
-def test_tables_of_a_version_without_histories_still_serve(
-    request: pytest.FixtureRequest, database: str
-) -> None:
-    engine = emptied_resources(request.getfixturevalue(f"{database}_engine"))
-    desk, older = Desk(engine=engine), SqlMatchStore(engine)
-    with engine.begin() as connection:
-        lives(older).drop_tables(connection)
-    queue = desk.queue(lease_seconds=LEASE_SECONDS)
-    try:
-        join(queue, "ellen", FRENCH)
-        one(queue, FRENCH)
-        desk.clock.advance(LEASE_SECONDS + 1)
-        assert queue.admin.recover() == 1
-        queue.complete(one(queue, FRENCH))
-        assert lives(older).kept("resources") is None
-    finally:
-        older.create_table()
-    store = SqlMatchStore(engine, history_seconds=KEPT_SECONDS)
-    store.create_table()
-    queue.offer("ellen")  # this program began before the tables were there
-    assert [event["status"] for event in pulled(store)] == ["PENDING"]
-    lives(store).keep(0)
 
 
 def test_an_error_names_the_table_that_is_missing(sqlite_engine: sa.Engine) -> None:

@@ -12,8 +12,8 @@ from freshq import Queue, Reject, Retry, Settlement
 from freshq.errors import TableMissing
 from freshq.policy import BacklogLimit
 from freshq.queue.core import core_of
-from freshq.stores.sql import SqlStore, history, migrations
-from freshq.stores.sql.migrations import COPIED, Triggers
+from freshq.stores.sql import SqlStore, history
+from freshq.stores.sql.migrations import Triggers
 from tests.conftest import Clock
 from tests.support.histories import KEPT_SECONDS, Life, changed, fates, keeping, pulled, versions
 from tests.support.patience import PATIENCE_SECONDS
@@ -252,22 +252,9 @@ class TestSwitch:
         queue.put("x", task_id="e")
         assert [event["task_id"] for event in pulled(kept)] == ["b", "d", "e"]
 
-    def test_a_history_of_an_earlier_version_gets_the_parents_of_tasks(
-        self, queue: Queue, kept: SqlStore, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        late = ("parent_id", "root_id")
-        with engine.begin() as connection, monkeypatch.context() as patch:
-            patch.setattr(migrations, "COPIED", tuple(name for name in COPIED if name not in late))
-            triggers = Triggers.of(kept.schema, connection)
-            triggers.drop(connection)
-            for name in late:
-                connection.execute(sa.text(f"ALTER TABLE {kept.schema.history.name} DROP COLUMN {name}"))
-            triggers.create_missing(connection)
-            done = kept.schema.migrations.c.version >= 13
-            connection.execute(sa.delete(kept.schema.migrations).where(done))
+    def test_events_name_the_parents_of_tasks(self, queue: Queue, kept: SqlStore) -> None:
         queue.put("x", task_id="root")
         (root,) = queue.claim()
-        assert SqlStore(engine).migrate() == ["add the parents of tasks to histories"]
         queue.put("x", task_id="child", parent=root)
         (child,) = queue.claim()
         queue.put("x", task_id="grandchild", parent=child)

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from freshq import MatchQueue, StoreError
+from freshq import MatchQueue
 from freshq.matching.stores.sql import SqlMatchStore, tables_of
 from freshq.stores.sql.database import Database
-from tests.conftest import DATABASES
 from tests.support.lost_replies import LostReplies
 from tests.support.matching import emptied_resources, join, names
 from tests.support.refusals import refused
@@ -75,25 +74,6 @@ def test_resources_are_read_by_pages(sqlite_engine: sa.Engine, monkeypatch: pyte
     assert len(reads) == 1
     assert [resource.resource_id for resource in resources] == ["2", "3"]
     assert len(reads) == 3
-
-
-@pytest.mark.parametrize("database", DATABASES)
-def test_resources_of_an_older_version_have_no_data(request: pytest.FixtureRequest, database: str) -> None:
-    engine = emptied_resources(request.getfixturevalue(f"{database}_engine"))
-    queue = MatchQueue(SqlMatchStore(engine))
-    join(queue, "Ellen", SPANISH)
-    with engine.begin() as connection:
-        connection.execute(sa.text("ALTER TABLE resources DROP COLUMN data"))
-    with pytest.raises(StoreError, match="match create"):
-        queue.get("Ellen")
-    for _ in range(2):
-        queue.create_table()
-    ellen = queue.get("Ellen")
-    assert ellen is not None
-    assert (ellen.status, ellen.data) == ("QUEUED", None)
-    (match,) = queue.match(SPANISH)
-    queue.complete(match)
-    assert queue.register("Ellen", attributes=SPANISH, data=[1]).data == [1]
 
 
 @pytest.mark.parametrize("table", ["", "a b", "1a", "x" * 41])

@@ -11,7 +11,6 @@ from freshq import Queue
 from freshq.errors import TableMissing
 from freshq.stores.sql import SqlStore, history
 from freshq.stores.sql.database import open_engine
-from freshq.stores.sql.failures import RightsMissing
 from tests.conftest import Clock
 from tests.support.histories import KEPT_SECONDS, keeping, pulled
 
@@ -125,23 +124,6 @@ def test_a_writer_with_another_search_path(engine: sa.Engine, clock: Clock) -> N
     finally:
         with engine.begin() as connection:
             connection.exec_driver_sql("DROP SCHEMA apart CASCADE")
-
-
-# Not on MariaDB: the triggers of the other databases always had the rights of who made them.
-@pytest.mark.parametrize("engine", ["postgres"], indirect=True)
-def test_triggers_with_the_rights_of_the_writer_are_replaced(queue: Queue, engine: sa.Engine) -> None:
-    owner = keeping(engine)
-    try:
-        with engine.begin() as connection:
-            for event in ("insert", "update", "delete"):
-                connection.exec_driver_sql(f"ALTER FUNCTION tasks_history_{event}() SECURITY INVOKER")
-        with pytest.raises(RightsMissing):
-            queue.put("x", task_id="a")
-        owner.create_table()
-        queue.put("x", task_id="b")
-        assert [event["task_id"] for event in pulled(owner)] == ["b"]
-    finally:
-        owner.history.end("default")
 
 
 def test_another_error_is_no_missing_right(engine: sa.Engine) -> None:

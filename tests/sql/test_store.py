@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
@@ -35,7 +34,7 @@ from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.lines import SqlLines
 from freshq.stores.sql.migrations import MIGRATIONS, Migration, migrate
 from freshq.stores.sql.rows import Stored
-from freshq.stores.sql.schema import ADDED_COLUMNS, schema
+from freshq.stores.sql.schema import schema
 from tests.conftest import StoreUnderTest
 from tests.support.lost_replies import LostReplies
 from tests.support.patience import PATIENCE_SECONDS
@@ -245,6 +244,30 @@ class TestMigrations:
         queue.put("work")
         assert payloads(queue.claim()) == ["work"]
 
+    def test_an_interrupted_step_makes_what_is_missing(self, fresh: sa.Engine) -> None:
+        """MariaDB commits each table and each index immediately."""
+        store = SqlStore(fresh, TABLE)
+        store.create_table()
+        indexes = sa.inspect(fresh).get_indexes(TABLE)
+        with fresh.begin() as connection:
+            for index in store.schema.tasks.indexes:
+                index.drop(connection)
+            store.schema.history.drop(connection)
+            connection.execute(store.schema.migrations.delete())
+        assert store.migrate() == ["create the tables"]
+        found = sa.inspect(fresh)
+        assert {each["name"] for each in found.get_indexes(TABLE)} == {each["name"] for each in indexes}
+        assert found.has_table(f"{TABLE}_history")
+
+    def test_postgresql_vacuums_the_tasks_often(self, postgres_engine: sa.Engine) -> None:
+        SqlStore(postgres_engine).create_table()
+        options = sa.text("SELECT reloptions FROM pg_class WHERE oid = to_regclass('tasks')")
+        with postgres_engine.connect() as connection:
+            assert connection.execute(options).scalar_one() == [
+                "autovacuum_vacuum_scale_factor=0.01",
+                "autovacuum_vacuum_threshold=1000",
+            ]
+
     def test_a_step_that_failed_is_taken_again(self, fresh: sa.Engine) -> None:
         store = SqlStore(fresh, TABLE)
 
@@ -264,94 +287,6 @@ class TestMigrations:
         )
         with pytest.raises(StoreError, match="newer"):
             store.create_table()
-
-    def test_indexes_of_an_older_version_are_made_anew(self, fresh: sa.Engine) -> None:
-        store = SqlStore(fresh, TABLE)
-        store.create_table()
-        tables = store.schema
-        with fresh.begin() as connection:
-            for index in tables.tasks.indexes:
-                index.drop(connection)
-            create_index(connection, "lines", "queue", "line")
-            connection.execute(tables.migrations.delete().where(tables.migrations.c.version >= 3))
-        assert SqlStore(fresh, TABLE).migrate() == [migration.name for migration in MIGRATIONS[2:]]
-        found = {index["name"]: index["column_names"] for index in sa.inspect(fresh).get_indexes(TABLE)}
-        assert found[f"{TABLE}_lines"] == ["queue", "line", "created_us", "task_id", "deadline_us"]
-        assert found[f"{TABLE}_agenda"] == ["agenda", "queue", "due_us", "status"]
-
-    def test_rows_of_an_older_version_stay_readable(self, fresh: sa.Engine) -> None:
-        store = SqlStore(fresh, TABLE)
-        store.create_table()
-        queue = Queue(store, clock=time.time)
-        queue.put("old", task_id="a", priority=3)
-        queue.put("wrong", task_id="dead")
-        queue.cancel("dead", dead=True)
-        before, dead = known(queue, "a"), known(queue, "dead")
-        tables = store.schema
-        with fresh.begin() as connection:
-            (index,) = (index for index in tables.tasks.indexes if index.name == f"{TABLE}_dead")
-            index.drop(connection)
-            for column in ("put_us", "first_due_us", "kind", "first_claim_us", "last_claim_us", "dead_us"):
-                connection.execute(sa.text(f"ALTER TABLE {TABLE} DROP COLUMN {column}"))
-            connection.execute(tables.migrations.delete().where(tables.migrations.c.version >= 4))
-        for verb in (queue.claim, lambda: queue.get("a"), lambda: queue.put("new")):
-            with pytest.raises(StoreError, match="older"):
-                verb()
-        assert store.migrate() == [migration.name for migration in MIGRATIONS[3:]]
-        assert known(queue, "a") == replace(before, put_at=None)
-        assert queue.list("FAILURE").tasks == (replace(dead, put_at=None),)
-        assert payloads(queue.claim()) == ["old"]
-
-    def test_tables_without_histories_still_serve(self, fresh: sa.Engine) -> None:
-        store = SqlStore(fresh, TABLE)
-        store.create_table()
-        tables = store.schema
-        with fresh.begin() as connection:
-            for table in (tables.history, tables.histories):
-                table.drop(connection)
-            connection.execute(tables.migrations.delete().where(tables.migrations.c.version >= 8))
-        queue = Queue(store, clock=time.time)
-        queue.put("old", task_id="a")
-        (claim,) = queue.claim()
-        queue.complete(claim)
-        queue.admin.recover()
-        assert store.history.kept(queue.name) is None
-        assert store.migrate() == [migration.name for migration in MIGRATIONS[7:]]
-        keeping = SqlStore(fresh, TABLE, queue=queue.name, history_seconds=60)
-        keeping.create_table()
-        kept = store.history.kept(queue.name)
-        assert kept is not None
-        assert kept == keeping.history.kept(queue.name)
-
-    def test_the_oldest_tables_get_an_agenda(self, fresh: sa.Engine) -> None:
-        """Version 1 had none at first; a task's place in it follows from its state."""
-        store = SqlStore(fresh, TABLE)
-        store.create_table()
-        queue = Queue(store, clock=time.time)
-        queue.put("held", task_id="held")
-        (held,) = queue.claim()
-        queue.put("done", task_id="done")
-        queue.complete(queue.claim()[0])
-        queue.put("late", task_id="late", delay_seconds=60)
-        queue.put("waits", task_id="waits")
-        tables = store.schema
-        listed = sa.select(tables.tasks.c.task_id, tables.tasks.c.agenda).order_by(tables.tasks.c.task_id)
-        with fresh.begin() as connection:
-            before = connection.execute(listed).all()
-            for index in tables.tasks.indexes:
-                index.drop(connection)
-            create_index(connection, "agenda", "queue", "due_us")
-            for column in (*ADDED_COLUMNS, "agenda"):
-                connection.execute(sa.text(f"ALTER TABLE {TABLE} DROP COLUMN {column}"))
-            connection.execute(tables.migrations.delete().where(tables.migrations.c.version >= 2))
-        assert dict(before) == {"held": "due", "done": "over", "late": "due", "waits": "stale"}
-        assert store.migrate() == [migration.name for migration in MIGRATIONS[1:]]
-        with fresh.connect() as connection:
-            assert connection.execute(listed).all() == before
-        found = {index["name"]: index["column_names"] for index in sa.inspect(fresh).get_indexes(TABLE)}
-        assert found[f"{TABLE}_agenda"] == ["agenda", "queue", "due_us", "status"]
-        assert payloads(queue.claim()) == ["waits"]
-        queue.complete(held)
 
     def test_every_verb_names_a_missing_table(self, engine: sa.Engine) -> None:
         claim = prepared(Queue.memory())

@@ -26,7 +26,6 @@ from freshq.stores.sql.database import (
     open_engine,
 )
 from freshq.stores.sql.migrations import MIGRATIONS
-from freshq.stores.sql.schema import schema
 from freshq.stores.sql.url import ConnectionLimits
 
 LIMITS: Final = ConnectionLimits(
@@ -175,15 +174,6 @@ def test_a_standby_is_left(error: Exception, *, leaves: bool) -> None:
     context: Any = SimpleNamespace(original_exception=error, is_disconnect=False)
     module._leave_standby(cast("ExceptionContext", context))
     assert context.is_disconnect is leaves
-
-
-def test_postgresql_vacuums_the_tasks_often() -> None:
-    (vacuum,) = [each for each in MIGRATIONS if each.name == "vacuum the tasks often"]
-    servers = [Server("postgresql"), Server("mysql")]
-    for server in servers:
-        vacuum.apply(server.as_connection(), schema("tasks", server.dialect.name))
-    settings = "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000"
-    assert [server.told for server in servers] == [[f'ALTER TABLE "tasks" SET ({settings})'], []]
 
 
 @pytest.mark.parametrize("host", ["db.example.com", "127.0.0.1", None])

@@ -19,7 +19,7 @@ from freshq.model.lifecycle import new_token
 from freshq.model.validation import json_text
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.history import SqlHistory
-from freshq.stores.sql.migrations import add_columns, alone, check_owned, lock_changes
+from freshq.stores.sql.migrations import alone, check_owned, create_missing, lock_changes
 from freshq.stores.sql.rows import microseconds
 from freshq.stores.sql.schema import (
     STATUS_CHARS,
@@ -286,8 +286,7 @@ class MatchHistory(SqlHistory):
 
     def create_tables(self, connection: sa.Connection) -> None:
         """Create the tables that are missing."""
-        for table in self.tables:
-            table.create(connection, checkfirst=True)
+        create_missing(connection, self.tables)
 
     def drop_tables(self, connection: sa.Connection) -> None:
         """Drop the tables that are there."""
@@ -318,7 +317,7 @@ class MatchHistory(SqlHistory):
             *_rows(resources, resource_events(change.before, change.after, change.at)),
             *_rows(callers, caller_events(change.caller_before, change.caller_after, change.at)),
         ]
-        if rows and self.exists(connection):
+        if rows:
             connection.execute(self._insert, rows)
 
     def prune_all(self, now: float) -> None:
@@ -410,13 +409,12 @@ class SqlMatchStore(MatchStore):
         def create(connection: sa.Connection) -> None:
             lock_changes(connection, self._tables.resources.name)
             self._check_owned(connection)
-            self._tables.metadata.create_all(connection)
-            add_columns(connection, self._tables.resources)
+            create_missing(connection, self._tables.metadata.sorted_tables)
+            self._lives.create_tables(connection)
 
         self._database.allow_new_file()
         with alone(self._database, self._tables.resources.name):
             self._database.transaction(create)
-        self._database.transaction(self._lives.create_tables)
         if self._history_seconds is not None:
             self._lives.keep(self._history_seconds)
 

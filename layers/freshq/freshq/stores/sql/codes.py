@@ -34,7 +34,7 @@ BUSY_STATES: Final = (
 )
 MISSING_STATES: Final = ("42P01",)
 # Undefined column.
-OLDER_STATES: Final = ("42703",)
+NO_COLUMN_STATES: Final = ("42703",)
 # Insufficient privilege.
 DENIED_STATES: Final = ("42501",)
 # Read-only transaction: the server is a standby, or a primary that is about to be replaced.
@@ -101,7 +101,7 @@ BUSY_NUMBERS: Final = frozenset(
     }
 )
 MISSING_NUMBERS: Final = frozenset({1146})
-OLDER_NUMBERS: Final = frozenset({1054})
+NO_COLUMN_NUMBERS: Final = frozenset({1054})
 DENIED_NUMBERS: Final = frozenset({1142, 1143})
 # 1290 also reports other options, none of which concerns freshq's statements.
 READ_ONLY_NUMBERS: Final = frozenset({1290, 1792, 1836})

@@ -11,7 +11,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
 from freshq.stores.sql import codes
 from freshq.stores.sql.codes import ENDED_BY, REFUSED_BY, code_of, number_of, state_of
-from freshq.stores.sql.schema import ADDED_COLUMNS
 
 CREATE_COMMANDS: Final = "`freshq table create` for tasks, `freshq match create` for resources"
 FOREIGN_TABLE: Final = (
@@ -25,8 +24,6 @@ _FILE_ADVICE: Final = {
 }
 # PostgreSQL refuses the connection, and its driver gives no error code.
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
-# The last is a column of resources.
-_ADDED = re.compile(rf"\b({'|'.join((*ADDED_COLUMNS, 'data'))})\b")
 
 
 class RightsMissing(StoreError):
@@ -63,7 +60,7 @@ def _with_advice(reason: str, error: Exception, error_class: type[StoreError], d
     if error_class is Unreachable:
         return _no_answer(reason, cause)
     if _lacks_a_column(cause, dialect):
-        return _whose_table(reason)
+        return f"{FOREIGN_TABLE} ({reason:.300})"
     if error_class is Throttled and not isinstance(error, PoolTimeout):
         return f"the database was too busy ({reason:.300})"
     return reason
@@ -132,20 +129,12 @@ def _missing_table(reason: str, table: str) -> str:
     return f"its table {named.group()!r}" if named and named.group() != table else "it"
 
 
-def _whose_table(reason: str) -> str:
-    """Return advice about a table that lacks a column: an older freshq's, or another application's."""
-    named = reason.partition(" LINE ")[0]  # PostgreSQL appends the statement, which names other columns
-    if _ADDED.search(named):
-        return f"an older version made it ({reason:.300}); run {CREATE_COMMANDS}, or create_table()"
-    return f"{FOREIGN_TABLE} ({reason:.300})"
-
-
 def _lacks_a_column(cause: BaseException | None, dialect: str) -> bool:
     if dialect == "sqlite":
         return "no such column" in str(cause) or "has no column named" in str(cause)
     if dialect == "postgresql":
-        return state_of(cause) in codes.OLDER_STATES
-    return number_of(cause) in codes.OLDER_NUMBERS
+        return state_of(cause) in codes.NO_COLUMN_STATES
+    return number_of(cause) in codes.NO_COLUMN_NUMBERS
 
 
 def _sqlite_error_class(reason: str) -> type[StoreError]:

@@ -234,7 +234,6 @@ class SqlHistory(History):
         # By queue: when to check for old events again, in seconds.
         self._check_at: dict[str, float] = {}
         self._told_of_rights = False
-        self._has_tables = False
 
     def begin(self, queue: str, keep_seconds: float) -> None:
         """Start keeping a history of a queue, or change its retention.
@@ -296,19 +295,8 @@ class SqlHistory(History):
             raise TableMissing(msg)
         return switch
 
-    def exists(self, connection: sa.Connection) -> bool:
-        """Return whether the tables of histories exist; older versions of freshq created none.
-
-        Only a positive answer is cached, because another process may create them at any time.
-        """
-        if not self._has_tables:
-            self._has_tables = sa.inspect(connection).has_table(self._schema.history.name)
-        return self._has_tables
-
     def _switch(self, queue: str) -> sa.Row[Any] | None:
         """Return the id and the retention of a queue's history; None if it keeps none."""
-        if not self._database.read(self.exists):
-            return None
         return self._database.row(self._sql.switch, {"of_queue": queue})
 
     @override
@@ -352,14 +340,8 @@ class SqlHistory(History):
         """Return the events of a row in landed form."""
         return landed_events(history_id, row)
 
-    def forget(self, queue: str, task_ids: Collection[str], group: str | None) -> int | None:
-        """Erase the group from the events of the given tasks, or of all tasks of a group.
-
-        Returns:
-            The number of events that had it; None if the table has no histories.
-        """
-        if not self._database.read(self.exists):
-            return None
+    def forget(self, queue: str, task_ids: Collection[str], group: str | None) -> int:
+        """Erase the group from the events of the given tasks, or of all tasks of a group; return how many."""
         events = self._schema.history
         these = events.c.task_id.in_(task_ids) if group is None else events.c.task_group == group
         erased = sa.update(events).values(task_group=None)

@@ -14,8 +14,7 @@ from freshq.errors import StoreError
 from freshq.model.fields import EVENT_FIELDS
 from freshq.stores.sql.database import answer_within
 from freshq.stores.sql.failures import FOREIGN_TABLE
-from freshq.stores.sql.rows import DUE, OVER, STALE
-from freshq.stores.sql.statements import FAILURE, PENDING, TAKEN
+from freshq.stores.sql.rows import OVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
-# Columns that are never null in new tables, and that freshq's oldest tables lack.
-LATE_COLUMNS: Final = ("agenda",)
 LOCK_SECONDS: Final = 60
 # Columns that a history copies from the row of a task.
 COPIED: Final = (*(field.column for field in EVENT_FIELDS if field.field != "queue"), "lease_token")
@@ -45,16 +42,15 @@ CLAIMED: Final = (
     "OLD.status = 'PENDING' AND NEW.status <> 'TAKEN' AND NEW.last_claim_us IS NOT NULL AND "
     "(OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts)"
 )
-# Names of the working triggers of a table. On PostgreSQL, triggers made by earlier versions run with the
-# writer's rights and search path, so they do not count.
+# Names of the working triggers of a table.
 _WORKING_MYSQL: Final = (
     "SELECT trigger_name FROM information_schema.triggers "
     "WHERE trigger_schema = DATABASE() AND event_object_table = :of_table"
 )
 WORKING: Final = {
     "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :of_table",
-    "postgresql": "SELECT tgname FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
-    "WHERE tgrelid = to_regclass(CAST(:of_table AS text)) AND tgenabled IN ('O', 'A') AND prosecdef",
+    "postgresql": "SELECT tgname FROM pg_trigger "
+    "WHERE tgrelid = to_regclass(CAST(:of_table AS text)) AND tgenabled IN ('O', 'A')",
     "mysql": _WORKING_MYSQL,
     "mariadb": _WORKING_MYSQL,
 }
@@ -71,8 +67,8 @@ SAFE: Final = "SECURITY DEFINER SET search_path = pg_catalog, pg_temp"
 def check_owned(connection: sa.Connection, tables: Iterable[sa.Table]) -> None:
     """Check that existing tables are freshq's, before they are read, changed or deleted.
 
-    A table of any version of freshq has every column that is never null, apart from `LATE_COLUMNS`, and
-    integer columns where freshq keeps integers.
+    A table of any version of freshq has every column that is never null, and integer columns where freshq
+    keeps integers. A migration may therefore add only columns that may be null.
 
     Raises:
         StoreError: If a table is not freshq's.
@@ -83,7 +79,7 @@ def check_owned(connection: sa.Connection, tables: Iterable[sa.Table]) -> None:
             continue
         found = {column["name"]: column["type"] for column in inspector.get_columns(table.name)}
         needed = (column for column in table.columns if not column.nullable)
-        if not all(_fits(column, found) for column in needed if column.name not in LATE_COLUMNS):
+        if not all(_fits(column, found) for column in needed):
             msg = f"table {table.name!r}: {FOREIGN_TABLE}; nothing was changed"
             raise StoreError(msg)
 
@@ -146,18 +142,6 @@ class Triggers:
         names = set(working.scalars())
         return {event for event in CHANGES if f"{self._tasks}_history_{event}" in names}
 
-    def renew(self, connection: sa.Connection) -> None:
-        """Make working triggers write the columns that were added since; no write is missed.
-
-        MySQL cannot replace a trigger, so there a history that exists writes the columns it had.
-        """
-        dialect = connection.dialect
-        if dialect.name == "mysql" and not getattr(dialect, "is_mariadb", False):
-            return
-        for event in self._found(connection):
-            for text in self.texts(event, replace=True):
-                connection.exec_driver_sql(text)
-
     def drop(self, connection: sa.Connection) -> None:
         """Drop the triggers."""
         for event in CHANGES:
@@ -170,35 +154,25 @@ class Triggers:
     def _name(self, event: str) -> str:
         return self._quoted(f"{self._tasks}_history_{event}")
 
-    def texts(self, event: str, *, replace: bool = False) -> list[str]:
-        """Return the statements that create the trigger of an event: "insert", "update" or "delete".
-
-        Args:
-            event: The event.
-            replace: Whether to replace a trigger that works, in one transaction or statement.
-        """
+    def texts(self, event: str) -> list[str]:
+        """Return the statements that create the trigger of an event: "insert", "update" or "delete"."""
         name, write = self._name(event), self._write(event)
         on = f"AFTER {event.upper()} ON {self._table} FOR EACH ROW"
         condition = f" WHEN ({CHANGED})" if event == "update" else ""
         if self._dialect == "sqlite":
-            create = f"CREATE TRIGGER IF NOT EXISTS {name} {on}{condition} BEGIN {write}; END"
-            return [f"DROP TRIGGER {name}", create] if replace else [create]
+            return [f"CREATE TRIGGER IF NOT EXISTS {name} {on}{condition} BEGIN {write}; END"]
         if self._dialect == "postgresql":
             body = f"BEGIN {write}; RETURN NULL; END"
             function = f"{self._place}{name}()"
             does = f"RETURNS trigger LANGUAGE plpgsql {SAFE} AS $history$ {body} $history$"
-            create = f"CREATE OR REPLACE FUNCTION {function} {does}"
-            if replace:
-                return [create]
             return [
-                create,
+                f"CREATE OR REPLACE FUNCTION {function} {does}",
                 f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC",
                 f"DROP TRIGGER IF EXISTS {name} ON {self._table}",
                 f"CREATE TRIGGER {name} {on}{condition} EXECUTE FUNCTION {function}",
             ]
         also = f" AND {CHANGED}" if event == "update" else ""
-        create = "CREATE OR REPLACE TRIGGER" if replace else "CREATE TRIGGER IF NOT EXISTS"
-        return [f"{create} {name} {on} {write}{also}"]
+        return [f"CREATE TRIGGER IF NOT EXISTS {name} {on} {write}{also}"]
 
     def _write(self, event: str) -> str:
         """Return the INSERT of a trigger; it adds a row only if the queue keeps a history."""
@@ -244,94 +218,24 @@ class Migration:
     apply: Callable[[sa.Connection, Schema], None]
 
 
+def create_missing(connection: sa.Connection, tables: Iterable[sa.Table]) -> None:
+    """Create the tables and the indexes that are missing: MariaDB keeps a table whose index was not made."""
+    for table in tables:
+        table.create(connection, checkfirst=True)
+        for index in sorted(table.indexes, key=lambda each: str(each.name)):
+            index.create(connection, checkfirst=True)
+
+
 def _create(connection: sa.Connection, schema: Schema) -> None:
-    schema.metadata.create_all(connection, checkfirst=True)
-
-
-def _vacuum_often(connection: sa.Connection, schema: Schema) -> None:
-    """Make PostgreSQL vacuum after 1 % of the rows changed; the default suits tables with less churn."""
+    create_missing(connection, schema.metadata.sorted_tables)
+    # Vacuum after 1 % of the rows changed; PostgreSQL's default suits tables with less churn.
     if connection.dialect.name == "postgresql":
         name = connection.dialect.identifier_preparer.format_table(schema.tasks)
         settings = "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000"
         connection.execute(sa.text(f"ALTER TABLE {name} SET ({settings})"))
 
 
-def _make_indexes_anew(connection: sa.Connection, schema: Schema) -> None:
-    """Rebuild the indexes whose list of columns has changed."""
-    found = {index["name"]: index for index in sa.inspect(connection).get_indexes(schema.tasks.name)}
-    columns_present = _column_names(connection, schema)
-    for index in schema.tasks.indexes:
-        columns = [column.name for column in index.columns]
-        if not columns_present.issuperset(columns):
-            continue  # a later migration adds them
-        if index.name not in found:
-            index.create(connection)
-        elif found[index.name]["column_names"] != columns:
-            index.drop(connection)
-            index.create(connection)
-
-
-def add_columns(connection: sa.Connection, table: sa.Table) -> None:
-    """Add missing columns of a table; they are nullable, and null in existing rows."""
-    found = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
-    name = connection.dialect.identifier_preparer.format_table(table)
-    for column in table.columns:
-        if column.name not in found:
-            column_type = column.type.compile(connection.dialect)
-            connection.execute(sa.text(f"ALTER TABLE {name} ADD COLUMN {column.name} {column_type}"))
-
-
-def _add_columns(connection: sa.Connection, schema: Schema) -> None:
-    add_columns(connection, schema.tasks)
-
-
-def _column_names(connection: sa.Connection, schema: Schema) -> set[str]:
-    return {column["name"] for column in sa.inspect(connection).get_columns(schema.tasks.name)}
-
-
-def _add_times_of_puts(connection: sa.Connection, schema: Schema) -> None:
-    """Add columns; the oldest tables also lack `agenda`, the kind of event that falls due at `due_us`."""
-    _add_columns(connection, schema)
-    tasks = schema.tasks.c
-    waits = tasks.status == PENDING
-    agenda = sa.case(
-        (sa.and_(tasks.status == TAKEN, tasks.lease_until_us.is_not(None)), DUE),
-        (sa.and_(waits, tasks.not_before_us.is_not(None)), DUE),
-        (sa.and_(waits, tasks.line.is_not(None)), STALE),
-        else_=OVER,
-    )
-    connection.execute(sa.update(schema.tasks).where(tasks.agenda.is_(None)).values(agenda=agenda))
-
-
-def _index_dead_letters(connection: sa.Connection, schema: Schema) -> None:
-    """Add the times of claims and deaths, and the index of dead letters."""
-    _add_columns(connection, schema)
-    tasks = schema.tasks
-    dead = (tasks.c.status == FAILURE, tasks.c.dead_us.is_(None))
-    connection.execute(sa.update(tasks).where(*dead).values(dead_us=tasks.c.updated_us))
-    _make_indexes_anew(connection, schema)
-
-
-def _add_parents_to_histories(connection: sa.Connection, schema: Schema) -> None:
-    add_columns(connection, schema.history)
-    Triggers.of(schema, connection).renew(connection)
-
-
-MIGRATIONS: Final = (
-    Migration(1, "create the tables", _create),
-    Migration(2, "vacuum the tasks often", _vacuum_often),
-    Migration(3, "add the deadline to the index of lines", _make_indexes_anew),
-    Migration(4, "add the time of the put, its first due time and the kind", _add_times_of_puts),
-    Migration(5, "add the times of claims and of deaths, and the index of dead letters", _index_dead_letters),
-    Migration(6, "add the progress of runs", _add_columns),
-    Migration(7, "add the trace context", _add_columns),
-    Migration(8, "add the tables of histories", _create),
-    Migration(9, "add the status to the index of the agenda", _make_indexes_anew),
-    Migration(10, "add the parents of tasks", _add_columns),
-    Migration(11, "add the index of tasks in work", _make_indexes_anew),
-    Migration(12, "add the last attempts of tasks", _add_columns),
-    Migration(13, "add the parents of tasks to histories", _add_parents_to_histories),
-)
+MIGRATIONS: Final = (Migration(1, "create the tables", _create),)
 
 
 def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:

@@ -32,11 +32,6 @@ AGENDA_CHARS: Final = 8
 OPTIONAL_TIMES: Final = tuple(
     field.column for field in FIELDS if field.kind is FieldType.TIME and not field.required
 )
-# Columns of tasks that the first version lacked.
-ADDED_COLUMNS: Final = (
-    *("put_us", "first_due_us", "kind", "first_claim_us", "last_claim_us", "dead_us"),
-    *("progress_ppm", "progress_step", "trace_context", "parent_id", "root_id", "attempt_record"),
-)
 CHANGE_CHARS: Final = 6
 # The batch number of unbatched events, above every other batch.
 NO_BATCH: Final = 2**62

@@ -170,8 +170,7 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
     @override
     def erase(self, queue: str, task_ids: Collection[str], group: str | None) -> Iterator[Finding]:
         events = self.history.forget(queue, task_ids, group)
-        if events is not None:
-            yield Finding(Health.OK, "history", f"the group erased from {events:,} events")
+        yield Finding(Health.OK, "history", f"the group erased from {events:,} events")
         if self.database.dialect == "sqlite":
             self.database.read(lambda connection: connection.exec_driver_sql("VACUUM").close())
             busy = self.database.rows(sa.text("PRAGMA wal_checkpoint(TRUNCATE)"), {})[0][0]

@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
     atomic = False  # it opens a transaction itself
     dependencies: ClassVar[list[Any]] = []
     operations: ClassVar[list[Any]] = [
-        to_version(13),
+        to_version(1),
         migrations.CreateModel(
             name="Task",
             fields=[("task_id", models.CharField(max_length=255, primary_key=True))],
