@@ -29,7 +29,7 @@ DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
     "stats": ({"exact"}, set()),
     "purge": ({*FILTERS, "yes"}, {"confirm", "where"}),
     "configure": (
-        {*StoredOptions.model_fields, *PassOptions.model_fields, "adopt"} - {"shards"},
+        {*StoredOptions.model_fields, *PassOptions.model_fields} - {"shards"},
         {"options"},
     ),
 }

@@ -23,24 +23,11 @@ from freshq.stores.dynamodb import calls, store
 from tests.support.readings import known
 
 URL = "dynamodb://Tasks"
-# The parameters of an older template, some with their defaults.
-OLDER = {
-    "Stage": "dev",
-    "Order": "fifo",
-    "LeaseSeconds": "7",
-    "Shards": "1",
-    "Concurrency": "9",
-    "CodelTargetSeconds": "2",
-    "MaxBacklog": "0",
-    "WhenFull": "drop-oldest",
-    "GroupShare": "0",
-    "DoorMultiple": "0",
-}
 STACK = {
     "StackName": "app",
     "StackStatus": "CREATE_COMPLETE",
     "CreationTime": datetime(2024, 1, 1, tzinfo=UTC),
-    "Parameters": [{"ParameterKey": key, "ParameterValue": value} for key, value in OLDER.items()],
+    "Parameters": [{"ParameterKey": "Stage", "ParameterValue": "dev"}],
     "Outputs": [
         {"OutputKey": "QueueTableName", "OutputValue": "Tasks"},
         {"OutputKey": "QueueName", "OutputValue": "mail"},
@@ -466,31 +453,10 @@ class TestAddresses:
         options = {"name": "mail", "max_attempts": 2}
         assert asked == [("mysql+pymysql://u@h/db?charset=utf8mb4", "work", options)]
 
-    def test_the_options_of_an_older_stack_are_adopted(self, in_dynamodb: Queue, stacks: Stubber) -> None:
-        for _ in range(4):
-            stacks.add_response("describe_stacks", {"Stacks": [STACK]}, {"StackName": "app"})
-        adopted = freshq("configure", "--stack", "app", "--adopt", "--json")
-        assert "samconfig.toml before you deploy: CodelTargetSeconds, Concurrency, " in adopted.stderr
-        shown = json.loads(adopted.stdout)
-        stored = {name: row["value"] for name, row in shown.items() if row["source"] == "stored"}
-        assert stored == {
-            "order": "fifo",
-            "lease_seconds": 7.0,
-            "codel": {"target_seconds": 2.0, "interval_seconds": 4.0},
-            "concurrency": 9,
-        }
-        put = freshq("put", "1", "--task-id", "a", "--stack", "app")
-        assert "freshq configure --stack app --adopt" in put.stderr
-        (claim,) = answer("claim", "--stack", "app")
-        assert (claim["task_id"], claim["queue"]) == ("a", "mail")
-        assert claim["lease_until"] == pytest.approx(claim["updated"] + 7, abs=0.001)
-        assert in_dynamodb.stats().pending == 0
-
     def test_the_options_of_a_stack_are_stored_and_shown(self, in_dynamodb: Queue, stacks: Stubber) -> None:
         del in_dynamodb  # the table of the stack
-        present = {**STACK, "Parameters": [{"ParameterKey": "Stage", "ParameterValue": "dev"}]}
-        for _ in range(7):
-            stacks.add_response("describe_stacks", {"Stacks": [present]}, {"StackName": "app"})
+        for _ in range(8):
+            stacks.add_response("describe_stacks", {"Stacks": [STACK]}, {"StackName": "app"})
         words = ("configure", "--stack", "app")
         shown = answer(*words, "--max-age-seconds", "600", "--concurrency", "10")
         assert shown["max_age_seconds"] == {"value": 600.0, "source": "stored"}
@@ -500,12 +466,15 @@ class TestAddresses:
         assert answer(*words)["max_age_seconds"]["value"] == 600
         answer(*words, "--forget")
         assert {row["source"] for row in answer(*words).values()} == {"default"}
-        assert "no parameter of it is an option" in freshq(*words, "--adopt").stderr
+        answer(*words, "--order", "fifo", "--lease-seconds", "7")
+        answer("put", "1", "--task-id", "a", "--stack", "app")
+        (claim,) = answer("claim", "--stack", "app")
+        assert (claim["task_id"], claim["queue"]) == ("a", "mail")
+        assert claim["lease_until"] == pytest.approx(claim["updated"] + 7, abs=0.001)
 
     def test_options_of_passes_are_only_for_a_stack(self, queue: Queue) -> None:
         del queue
         fails(2, "concurrency: only with --stack", "configure", "--concurrency", "4")
-        fails(2, "adopt: only with --stack", "configure", "--adopt")
 
     def test_a_missing_stack_or_one_without_a_queue(self, stacks: Stubber) -> None:
         bare = {key: value for key, value in STACK.items() if key != "Outputs"}

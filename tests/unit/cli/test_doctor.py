@@ -26,7 +26,7 @@ STACK: dict[str, Any] = {
     "StackName": "app",
     "StackStatus": "UPDATE_ROLLBACK_COMPLETE",
     "CreationTime": datetime(2026, 1, 1, tzinfo=UTC),
-    "Parameters": [{"ParameterKey": "Order", "ParameterValue": "fifo"}],
+    "Parameters": [{"ParameterKey": "Stage", "ParameterValue": "dev"}],
     "Outputs": [{"OutputKey": "QueueTableName", "OutputValue": "Tasks"}],
 }
 
@@ -260,7 +260,6 @@ class TestDynamoDB:
         done = CliRunner().invoke(app, ["doctor", "--stack", "app"])
         assert done.exit_code == 1
         assert "warning  stack     app is UPDATE_ROLLBACK_COMPLETE" in done.stdout
-        assert "Order do not count any more; freshq configure --stack app --adopt" in done.stdout
         assert "wrong    alarm     app-ShedRatioAlarm-1: More is shed." in done.stdout
 
     @pytest.mark.parametrize(
@@ -288,7 +287,7 @@ class TestDynamoDB:
         queue = Queue.dynamodb("Tasks", client)
         configure_stack(queue, settle_seconds=60, worker_passes=2)
         parameters = {stacks_module._snake_case(name): value for name, value in given.items()}
-        stack = stacks_module.Stack("app", "CREATE_COMPLETE", {}, parameters, [])
+        stack = stacks_module.Stack("app", "CREATE_COMPLETE", {}, parameters)
         (found,) = doctor._of_parameters(stack, queue)
         assert found.health is (Health.OK if problem is None else Health.WRONG)
         assert found.text.startswith(problem or "they fit")

@@ -166,7 +166,6 @@ class TestForget:
             "CREATE_COMPLETE",
             {"QueueTableName": "Tasks", "ArchiveBucketName": "archive"},
             {"stage": "dev"},
-            [],
         )
         for module in (stacks_module, governance):
             monkeypatch.setattr(module.Stack, "describe", classmethod(lambda *_: stack))

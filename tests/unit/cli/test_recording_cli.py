@@ -107,7 +107,7 @@ def test_a_recording_of_the_archive_of_a_stack(
 
     lines = [json.dumps(event) for event in landed(url)]
     outputs = {"ArchiveBucketName": "archive", "QueueName": "default"}
-    stack = Stack("app", "CREATE_COMPLETE", outputs, {}, [])
+    stack = Stack("app", "CREATE_COMPLETE", outputs, {})
     monkeypatch.setattr(Stack, "describe", lambda _name: stack)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")

@@ -29,7 +29,7 @@ def archived() -> list[dict[str, Any]]:
 def outputs(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the outputs of the stack that the command finds."""
     outputs = dict(OUTPUTS)
-    stack = Stack("app", "CREATE_COMPLETE", outputs, {}, [])
+    stack = Stack("app", "CREATE_COMPLETE", outputs, {})
     monkeypatch.setattr(Stack, "describe", lambda _name: stack)
     return outputs
 

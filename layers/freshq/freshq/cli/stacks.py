@@ -1,34 +1,19 @@
-"""Deployed stacks: their queues, and the options that older ones have as parameters."""
+"""Deployed stacks: their queues, and what contradicts in their parameters."""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from freshq.cli.errors import print_error
 from freshq.errors import RefusedError, Unreachable, needs, quoted
 from freshq.model.pass_options import PassOptions
-from freshq.model.storable_options import NONE, StoredOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from freshq.queue.base import BaseQueue
-
-# Parameters of older templates whose values are parts of a rule, or variables of the demonstration.
-PARTS: Final = ("codel_target_seconds", "max_backlog", "when_full", "group_share", "door_multiple")
-OF_DEMONSTRATION: Final = ("demo_capacity", "demo_task_seconds")
-# Parameters that a deployment of the present template refuses.
-GONE: Final = (
-    *StoredOptions.model_fields,
-    *PassOptions.model_fields,
-    *PARTS,
-    *OF_DEMONSTRATION,
-    *("max_read_units_per_second", "max_write_units_per_second", "contributor_insights"),
-    *("invocation_ceiling", "log_retention_days", "recovery_days"),
-)
 
 
 @dataclass(frozen=True)
@@ -40,14 +25,12 @@ class Stack:
         status: Its status in CloudFormation, such as `CREATE_COMPLETE`.
         outputs: Its outputs.
         parameters: Its parameters, under the names of options, such as `max_age_seconds`.
-        gone: The names, in its template, of those parameters that the present template does not have.
     """
 
     name: str
     status: str
     outputs: dict[str, str]
     parameters: dict[str, str]
-    gone: list[str]
 
     @classmethod
     def describe(cls, name: str) -> Self:
@@ -61,9 +44,8 @@ class Stack:
         found = _description(name)
         given = {each["ParameterKey"]: each.get("ParameterValue", "") for each in found.get("Parameters", [])}
         outputs = {each["OutputKey"]: each.get("OutputValue", "") for each in found.get("Outputs", [])}
-        gone = [parameter for parameter in given if _snake_case(parameter) in GONE]
         parameters = {_snake_case(parameter): value for parameter, value in given.items()}
-        return cls(name, found.get("StackStatus", "of an unknown status"), outputs, parameters, gone)
+        return cls(name, found.get("StackStatus", "of an unknown status"), outputs, parameters)
 
     def queue(self, name: str | None = None) -> BaseQueue:
         """Return a queue of the stack.
@@ -86,21 +68,9 @@ class Stack:
             queue_name=name or own,
         ).queue()
 
-    def options(self) -> dict[str, Any]:
-        """Return the options that an older template has as parameters, without the defaults of today."""
-        texts = {name: value for name, value in self.parameters.items() if name in GONE}
-        of_passes = PassOptions.model_validate(texts, strict=False)
-        of_queue = StoredOptions.model_validate(texts | _rules(texts), strict=False)
-        return {
-            name: getattr(model, name)
-            for model in (of_queue, of_passes)
-            for name in type(model).model_fields
-            if getattr(model, name) != type(model).model_fields[name].default
-        }
-
 
 def contradictions(parameters: Mapping[str, str], passes: PassOptions) -> Iterator[str]:
-    """Yield why a deployed stack cannot work: what its template cannot compare, or an older one let through.
+    """Yield why a deployed stack cannot work, as far as its template cannot compare parameters.
 
     Args:
         parameters: The parameters of the stack, under the names of options.
@@ -156,7 +126,7 @@ def parsed_environment(text: str) -> dict[str, str]:
 
 
 def stack_queue(name: str, queue: str | None = None) -> BaseQueue:
-    """Return the queue of a deployed stack; warn if the stack has options as parameters.
+    """Return the queue of a deployed stack.
 
     Args:
         name: Name of the CloudFormation stack.
@@ -167,31 +137,7 @@ def stack_queue(name: str, queue: str | None = None) -> BaseQueue:
         Unreachable: If CloudFormation did not answer.
         MissingExtra: If the extra `aws` is not installed.
     """
-    stack = Stack.describe(name)
-    opened = stack.queue(queue)
-    if stack.gone:
-        print_error(
-            f"stack {name!r}: deployed from an older template, whose parameters do not count here; run "
-            f"freshq configure --stack {name} --adopt, then deploy"
-        )
-    return opened
-
-
-def _rules(texts: dict[str, str]) -> dict[str, str]:
-    """Return, in the form of flags, the rules that the stack sets by several parameters."""
-
-    def number(name: str) -> float:
-        return float(texts.get(name) or 0)
-
-    target_seconds, waiting = number("codel_target_seconds"), int(number("max_backlog"))
-    backlog = [str(waiting), texts.get("when_full") or "drop-oldest"]
-    if number("group_share"):
-        backlog.append(texts["group_share"])
-    return {
-        "codel": f"{target_seconds:g},{2 * target_seconds:g}" if target_seconds else NONE,
-        "backlog": ",".join(backlog) if waiting else NONE,
-        "door": texts["door_multiple"] if number("door_multiple") else NONE,
-    }
+    return Stack.describe(name).queue(queue)
 
 
 def _snake_case(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from freshq.cli.command import Group, QueueCommand, QueueContext
-from freshq.cli.errors import print_error, printable
+from freshq.cli.errors import printable
 from freshq.cli.flags import with_flags
 from freshq.cli.stacks import Stack, settle_problem
 from freshq.errors import needs
@@ -31,14 +31,6 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
 
 Forget = Annotated[bool, typer.Option("--forget", help="Forget the stored options, except shards.")]
-Adopt = Annotated[
-    bool,
-    typer.Option(
-        "--adopt",
-        help="With --stack: store the options that an older template has as parameters. Do this before you "
-        "deploy the present template.",
-    ),
-]
 # How `freshq group` names the rule of all groups without their own rule.
 EVERY_OTHER: Final = "*"
 # Maximum number of waiting and running tasks that `freshq group ls` counts; beyond it, counts are lower
@@ -69,7 +61,7 @@ Rate = Annotated[float | None, typer.Option("--rate", help="Most starts per seco
 
 
 @with_flags(ConfigurableOptions, PANELS, show_defaults=False)
-def configure(context: QueueContext, forget: Forget = False, adopt: Adopt = False, **options: Any) -> None:
+def configure(context: QueueContext, forget: Forget = False, **options: Any) -> None:
     """Show the options of the queue, or store some.
 
     Every process that uses the queue follows stored options within 5 s. An option in the address that differs
@@ -79,9 +71,9 @@ def configure(context: QueueContext, forget: Forget = False, adopt: Adopt = Fals
     session = context.session
     given = {name: value for name, value in options.items() if value is not None}
     if session.stack is not None:
-        _configure_stack(session, session.stack, given, forget=forget, adopt=adopt)
+        _configure_stack(session, session.stack, given, forget=forget)
         return
-    refused = ["adopt"] if adopt else [name for name in given if name in PassOptions.model_fields]
+    refused = [name for name in given if name in PassOptions.model_fields]
     if refused:
         msg = f"{refused[0]}: only with --stack"
         raise ValueError(msg)
@@ -89,32 +81,18 @@ def configure(context: QueueContext, forget: Forget = False, adopt: Adopt = Fals
     _show(session, config, _rows(session.queue, config))
 
 
-def _configure_stack(
-    session: Session, stack: str, given: dict[str, Any], *, forget: bool, adopt: bool
-) -> None:
+def _configure_stack(session: Session, stack: str, given: dict[str, Any], *, forget: bool) -> None:
     with needs("aws"):
         from freshq.aws.pass_options import configure_stack, parse_pass_options, stored_pass_options
     if "settle_seconds" in given:
         for problem in settle_problem(Stack.describe(stack).parameters, given["settle_seconds"]):
             raise ValueError(problem)
-    if adopt:
-        given = _adopted(Stack.describe(stack), session.queue) | given
     configure_stack(session.queue, forget=forget, **given)
     stored = stored_pass_options(session.queue)
     of_passes = parse_pass_options(stored).model_dump()
     rows = {name: (value, "stored" if name in stored else "default") for name, value in of_passes.items()}
     config = session.queue.configure()
     _show(session, config, _rows(session.queue, config) | rows)
-
-
-def _adopted(stack: Stack, queue: BaseQueue) -> dict[str, Any]:
-    """Return the options that an older template has as parameters; say which parameters to remove."""
-    if stack.gone:
-        print_error(f"take these out of samconfig.toml before you deploy: {', '.join(sorted(stack.gone))}")
-    else:
-        print_error(f"stack {stack.name!r}: no parameter of it is an option; nothing to adopt")
-    storable = {*core_of(queue).options.storable, *PassOptions.model_fields}
-    return {name: value for name, value in stack.options().items() if name in storable}
 
 
 def _rows(queue: BaseQueue, config: QueueConfig) -> dict[str, tuple[object, str]]:

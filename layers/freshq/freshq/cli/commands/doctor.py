@@ -138,9 +138,6 @@ def _of_stack(name: str, queue: BaseQueue) -> Iterator[Finding]:
     settled = stack.status in SETTLED
     advice = "" if settled else "wait, or look at its events in CloudFormation"
     yield Finding(Health.OK if settled else Health.WARNING, "stack", f"{name} is {stack.status}", advice)
-    if stack.gone:
-        text = f"{', '.join(stack.gone)} do not count any more"
-        yield Finding(Health.WARNING, "stack", text, f"freshq configure --stack {name} --adopt, then deploy")
     yield from _of_parameters(stack, queue)
     if stack.parameters.get("stage") == "prod":
         yield from _of_protection(name)
