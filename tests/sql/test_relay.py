@@ -272,7 +272,7 @@ class TestCommands:
         ("signals", "status", "said"),
         [
             (1, 0, "3 tasks relayed\n"),
-            (2, WorkStatus.UNFINISHED, "ended at once; tasks that it held are claimable"),
+            (2, WorkStatus.UNFINISHED, "ended immediately; tasks that it held are claimable"),
         ],
     )
     def test_a_signal_lets_the_batch_end_and_a_second_one_does_not(

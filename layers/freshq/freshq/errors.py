@@ -207,7 +207,7 @@ class IllegalTransition(RefusedError):
         """Return the error for a record that is in a queue, PENDING or TAKEN, and keeps its position."""
         message = (
             f"task {task_id!r}: already {status} in queue {queue!r}, nothing was changed; "
-            "cancel it or wait until it is over"
+            "cancel it or wait until it ends"
         )
         return cls(message, task_id=task_id, status=status)
 
@@ -245,7 +245,7 @@ class LostRace(RefusedError):
 
 
 def _raced(what: str, tries: int) -> str:
-    return f"{what}: others changed it during each of {tries} attempts; try again"
+    return f"{what}: other processes changed it during each of {tries} attempts; try again"
 
 
 class Overloaded(RefusedError):

@@ -96,7 +96,7 @@ def test_a_recording_of_a_folder_of_events(tmp_path: Path, url: str) -> None:
         "recording", "--events", str(folder), "--name", "other", "--out", str(tmp_path / "no.jsonl")
     )
     assert other.exit_code != 0
-    assert "none tells of a task of queue 'other'" in other.stderr
+    assert "no event shows a put of a task of queue 'other'" in other.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"events", "load.jsonl", "tasks.db"}
 
 
@@ -132,7 +132,7 @@ def test_a_recording_of_the_archive_of_a_stack(
     [
         (["--out", "load.jsonl"], "queue: give one of --queue URL, --stack NAME and --events FOLDER"),
         (["--events", "no", "--out", "load.jsonl"], "events: 'no' is no folder with files"),
-        (["--queue", "memory://", "--out", "load.jsonl"], "queue: needs one in a SQL database"),
+        (["--queue", "memory://", "--out", "load.jsonl"], "queue: must be in a SQL database"),
         (["--events", ".", "--queue", "memory://", "--out", "load.jsonl"], "give one of"),
         (["--events", ".", "--out", "no/load.jsonl"], "out: there is no folder 'no'"),
     ],

@@ -18,7 +18,7 @@ from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
 from tests.support.readings import known, payloads
 
-LOST_RACE = f"task 'a': others changed it during each of {MAX_READ_WRITE_TRIES} attempts; try again"
+LOST_RACE = f"task 'a': other processes changed it during each of {MAX_READ_WRITE_TRIES} attempts; try again"
 FOUR_SLOTS = ConcurrencyLimit(lowest=4, highest=4, window_seconds=10.0)
 CODEL = CodelRule(target_seconds=5, interval_seconds=10)
 

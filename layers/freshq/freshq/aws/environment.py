@@ -80,7 +80,8 @@ class EnvironmentSettings(BaseModel):
             raise ValueError(msg) from None
 
 
-# Names that freshq, its SDK or Lambda reads, except those of the demonstration. template.yaml has the same.
+# Names that freshq, its SDK or Lambda reads, except those of the demonstration. template.yaml has the same
+# list.
 RESERVED: Final = re.compile(r"(AWS|LAMBDA|POWERTOOLS)_|_|FRESHQ_(?!DEMO_)")
 
 

@@ -28,7 +28,7 @@ class Invocation:
         canary_queue: The queue that it works on in place of the stack's, if the hook of a deployment
             invoked it.
         log_keys: Fields of each of its log lines.
-        kept: What it made once; a canary has connections of its own.
+        kept: Objects that it makes once, such as clients; a canary gets its own connections.
     """
 
     canary_queue: str | None = None
@@ -39,15 +39,15 @@ class Invocation:
 _current: Final[ContextVar[Invocation | None]] = ContextVar("freshq_invocation", default=None)
 _lock: Final = threading.Lock()
 _under_way: Final[list[Invocation]] = []
-# What belongs to no invocation, and what all of them share.
+# Objects that belong to no invocation or are shared by all.
 OF_PROCESS: Final = Invocation()
 
 
 def invocation() -> Invocation:
     """Return the invocation of this thread.
 
-    A thread that does not know its own, such as one of the runner, belongs to the only one under way, if
-    there is only one.
+    A thread without an invocation, such as a thread of the runner, belongs to the invocation under way if
+    there is exactly one.
     """
     if (found := _current.get()) is not None:
         return found

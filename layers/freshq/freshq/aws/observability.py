@@ -1,4 +1,4 @@
-"""Logs and metrics of the functions, apart from those of the runner, which may use Powertools as well."""
+"""Logs and metrics of the functions, kept separate from the runner's, which may also use Powertools."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ LOG_LEVEL_VARIABLE: Final = "POWERTOOLS_LOG_LEVEL"
 IS_TRACED: Final = not strtobool(os.environ.get("POWERTOOLS_TRACE_DISABLED", "off"))
 # Attribute of a log record that carries the fields of its line.
 FIELDS: Final = "_freshq_fields"
-# The logger of the library, and below it the functions' own. Powertools shares what it knows of a logger by
-# name: the runner's `Logger()` must not get this one.
+# The logger of the library, and below it the functions' own. Powertools shares loggers by name; the runner's
+# `Logger()` must not get this one.
 LIBRARY: Final = "freshq"
 FUNCTIONS: Final = "freshq.functions"
 PROVISIONED: Final = "provisioned-concurrency"
@@ -103,7 +103,7 @@ logger: Final = _own_logger()
 
 
 def _provider(queue: str) -> AmazonCloudWatchEMFProvider:
-    """Return the metrics of a queue, apart from those of other users of Powertools."""
+    """Return the metrics of a queue, kept separate from those of other Powertools users."""
     dimensions = {"stack": os.environ.get("FRESHQ_STACK", "none"), "queue": queue}
     return AmazonCloudWatchEMFProvider(default_dimensions=dimensions)
 

@@ -78,7 +78,7 @@ class LoadRequest(BaseModel):
         return self
 
     def schedule(self) -> tuple[int, float]:
-        """Return the number of tasks of the synthetic load, and its rate per second (infinite: at once)."""
+        """Return the number of tasks of the synthetic load, and its rate per second (infinite: no pauses)."""
         if self.count is None and self.duration_seconds is None:
             return DEMO_COUNT, DEMO_RATE_PER_SECOND
         if self.duration_seconds is None:

@@ -25,7 +25,7 @@ def dynamodb_client() -> DynamoDBClient:
 
 
 class QueueSettings(EnvironmentSettings):
-    """Where the queue is. Its options are stored with it.
+    """The location of the queue. Its options are stored with it.
 
     Attributes:
         table: Name of the DynamoDB table.

@@ -383,8 +383,8 @@ def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:
 def _finds_work(connections: Connections, report: RunReport) -> bool:
     """Return whether a successor would get on with the tasks that wait.
 
-    A pass without progress leaves tasks that it could not claim, such as of a group at its limit. But a task
-    that was put after its last claim is news, and Trigger rang no pass for it while the slot was taken. Any
+    A pass without progress leaves tasks that it could not claim, such as of a group at its limit. But while
+    the slot was taken, Trigger rang no pass for a task that was put after the last claim. Any
     other pass looks for it when it ends.
     """
     if report.progress:

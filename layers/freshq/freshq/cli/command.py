@@ -397,7 +397,7 @@ def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
     if not names_object(options.queue):
         return open_queue(options.queue, options.name)
     if options.name is not None:
-        raise ValueError("name: the queue of the application has its own; leave out --name")
+        raise ValueError("name: the application's queue has a name; leave out --name")
     return _queue_of_application(options.queue)
 
 

@@ -26,7 +26,7 @@ class ExitStatus(IntEnum):
 
 def exit_status(error: Exception) -> ExitStatus:
     """Return the exit status for an error."""
-    # Resources and callers that others change at every try give the same status as a store that is too busy.
+    # If other processes change a resource or caller at each try, the status is the same as for a busy store.
     if isinstance(error, StoreError) or (isinstance(error, LostRace) and error.task_id is None):
         return ExitStatus.UNREACHABLE
     if isinstance(error, WaitTimeout):

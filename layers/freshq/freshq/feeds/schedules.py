@@ -568,7 +568,7 @@ class Scheduler:
         def ends() -> bool:
             try:
                 return condition()
-            except StoreError:  # as for a tick, it is asked again
+            except StoreError:  # retried at the next look, as for a tick
                 return False
 
         is_over = ends()

@@ -191,7 +191,7 @@ class Changes:
         """Use a store.
 
         Args:
-            store: Where the resources are.
+            store: The store of the resources.
             clock: Returns the time in seconds since the epoch.
             lease_seconds: How long a match holds its resource unless extended; None: until it is settled.
             worker_name: Prefix of the tokens of its matches; None for no prefix.

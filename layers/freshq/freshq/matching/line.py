@@ -48,7 +48,7 @@ class CallerLine:
         """Use a store.
 
         Args:
-            store: Where the callers and resources are stored.
+            store: The store of the callers and resources.
             walk: Finds queued resources.
             changes: Gives times.
         """

@@ -112,7 +112,7 @@ class Walk:
         """Use a store.
 
         Args:
-            store: Where the entries are.
+            store: The store of the entries.
             newest_first: Whether the latest resources are first.
             page_entries: Number of entries to read at a time.
         """

@@ -102,7 +102,7 @@ class SharedMatchOptions:
         """Read nothing yet.
 
         Args:
-            store: Where the resources are.
+            store: The store of the resources.
             named: The options that the process named.
             use: Called with the options to follow, at first and after each change.
             override: Whether to use the named options instead of the stored ones, and store none.
@@ -385,7 +385,7 @@ class MatchQueue:
         """Use a store; `memory`, `sql` and `dynamodb` open one.
 
         Args:
-            store: Where the resources are.
+            store: The store of the resources.
             order: fifo: the resource that has waited longest is first; lifo: the latest resource is first.
                 By default the stored order, or fifo.
             lease_seconds: How long a match holds its resource unless extended; None: until it is completed or

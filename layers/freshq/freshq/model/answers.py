@@ -105,7 +105,7 @@ class Claims(list[Claim]):
 
 
 class DeadLetterCounts(NamedTuple):
-    """Numbers of tasks that became dead letters, but not because a run failed them.
+    """Numbers of tasks that became dead letters without a failed run.
 
     Attributes:
         quarantined: Tasks that cannot be read.

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 # The first instant of the year 9999, which stores keep as the deadline of a task that is never stale.
 NEVER: Final = 253_370_764_800.0
-# The name of a queue that is given none.
+# Name of a queue that is opened without a name.
 DEFAULT_NAME: Final = "default"
 # Stores keep their own items under ids with this prefix.
 RESERVED_ID_PREFIX: Final = "freshq#"
@@ -112,7 +112,7 @@ FIELDS: Final = (
     StoredField("root_id", "root_id", "rootId", _TEXT, _PUT, "root"),
     StoredField("attempt_record", "attempt_record", "attemptRecord", _TEXT, _END),
 )
-# The facts that events have about a task, besides its holder.
+# Fields of a task that its events include, besides its holder.
 EVENT_FIELDS: Final = tuple(field for field in FIELDS if field.event)
 
 

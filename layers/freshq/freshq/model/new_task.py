@@ -102,7 +102,7 @@ class NewTask(BaseModel):
         at: When the task enters its line and can be claimed, in seconds since the epoch; may be given as a
             datetime with a time zone. In the past, it still decides the place and the age of the task.
         trace_context: The trace that the task belongs to: a W3C traceparent, and after a space the
-            tracestate, if any. None for the one that the queue's telemetry gives it.
+            tracestate, if any. None: the queue's telemetry sets it.
         parent: The task whose run puts this one: a Task or a Claim, or `Task.as_parent` from another process.
             The child is stale no later than its parent, and has its group and trace unless it has others; its
             place is its own. If too little time is left, it is rejected with the reason `deadline`.

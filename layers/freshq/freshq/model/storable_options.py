@@ -92,14 +92,14 @@ class StorableOptions(BaseModel):
         2048,
         ge=0,
         le=2048,
-        description="How much of the end of a traceback `attempt_log` keeps. 0: none, where values in it are "
-        "secret.",
+        description="Bytes of the end of a traceback that `attempt_log` keeps. Use 0 if tracebacks may "
+        "contain secrets.",
     )
     dead_letter_retention_seconds: float | None = Field(
         14 * 86_400.0,
         ge=0,
         le=MAX_SECONDS,
-        description="How long a dead letter waits to be redriven or purged. None: for ever.",
+        description="How long a dead letter waits to be redriven or purged. None: indefinitely.",
     )
     reserve: ReserveRule = Field(
         ReserveRule(automatic=True),

@@ -421,7 +421,7 @@ class Task(_Beside, Generic[PayloadT]):
 
     @property
     def attempt_log(self) -> tuple[Attempt, ...]:
-        """Its last five attempts, the latest last; the one that succeeded is known without its worker."""
+        """Its last five attempts, oldest first; a successful attempt lacks its worker."""
         attempts = attempts_of(self.attempt_record)
         if self.status is not TaskStatus.SUCCESS:
             return attempts

@@ -83,7 +83,7 @@ class Breaker:
             self._probe, self._probe_at = run, now + self._pause_seconds
 
     def allows(self, run: Hashable) -> bool:
-        """Return whether a run may start that was claimed before: others wait for the probe."""
+        """Return whether a claimed run may start: while the breaker is open, only the probe may."""
         return not self._pauses or run == self._probe
 
     def ended(self, run: Hashable, now: float, *, succeeded: bool | None) -> BreakerChange | None:

@@ -134,7 +134,8 @@ class GroupTurns:
     """Gives each turn to the group that has used the least time. One object per priority level.
 
     Newest first alone lets one tenant that floods the queue starve the others, because its tasks are
-    nearly always the newest. Turns alone would let a tenant with long tasks do so too. So groups share
+    nearly always the newest. Equal turns would let a tenant with long tasks starve them as well. So groups
+    share
     time: this is start-time fair queueing (Goyal, Vin and Cheng, "Start-time fair queuing: a scheduling
     algorithm for integrated services packet switching networks", SIGCOMM 1996). Each turn starts where its
     group's last turn finished, in virtual time, and lasts for its cost divided by the group's weight. The
@@ -144,7 +145,7 @@ class GroupTurns:
 
     A group that used less than its share may catch up: its next turn starts up to `credit_turns` average
     turns in the past, as in borrowed-virtual-time scheduling (Duda and Cheriton, SOSP 1999). So a quiet group
-    has its turns at once, even for some tasks in a row, an old flood is forgotten, and a new one has at
+    is served immediately, even for several tasks in a row, an old flood is forgotten, and a new one has at
     most about that many turns in a row.
     """
 

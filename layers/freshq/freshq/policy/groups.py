@@ -195,7 +195,7 @@ def _only(values: Mapping[str, Any], *known: str) -> None:
 
 
 def rate_window(rate_per_second: float) -> tuple[int, float]:
-    """Return how many starts a rate allows in any window of which length, in seconds.
+    """Return how many starts a rate allows, and the length of the window in seconds to which this applies.
 
     That is about a second; below one start per second, it is one start per interval.
     """

@@ -195,7 +195,7 @@ class LimitState:
 
     Attributes:
         limit: Maximum number of running tasks, over all workers; rounded down.
-        moved: Number of the window in which it last moved, up or down.
+        moved: Number of the window in which the limit last changed.
         lowered: Number of the window in which it was last lowered.
     """
 

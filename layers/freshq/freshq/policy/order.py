@@ -42,7 +42,7 @@ class Wait(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether the task is so old that it hardly is served in time after older ones."""
+        """Whether the task is so old that, served after older tasks, it would hardly be done in time."""
         return self.age_seconds > LIFO_ABOVE * self.life_seconds
 
 
@@ -67,7 +67,7 @@ def latest_wait(
     for created, deadline in first_to_expire:
         life_seconds = min(max_age_seconds, max(SHORTEST_LIFE_SECONDS, deadline - created))
         waits.append(Wait(now - created, life_seconds))
-    # Of two tasks that have just come, the one that is stale first.
+    # Among equal shares, such as those of new tasks, choose the task that goes stale first.
     return max(waits, key=lambda wait: (wait.used_share, -wait.life_seconds), default=None)
 
 
@@ -91,7 +91,7 @@ class Order(StrEnum):
 
     @property
     def switches(self) -> bool:
-        """Whether the end that is served changes with the age of the work."""
+        """Whether the served end of the line switches with the age of the work."""
         match self:
             case Order.ADAPTIVE:
                 return True

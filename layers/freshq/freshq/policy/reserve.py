@@ -162,8 +162,8 @@ class LearnedReserve:
     A sync is `begin_sync`, `merged` with the shared counts, then `end_sync`; or `abort_sync`.
 
     A learned reserve is at most half of the queue's max age. If all waiting tasks have a shorter max age of
-    their own, `bound` lowers it until the next sync: otherwise services that once took longer than that would
-    keep it up for ever, because no task would be claimed.
+    their own, `bound` lowers it until the next sync: otherwise the reserve of a slow period would exceed
+    their lives indefinitely, because no task would be claimed.
 
     Attributes:
         seconds: The reserve now.

@@ -395,7 +395,7 @@ class Reading(Verbs):
         return self._page(listed, wanted, limit)
 
     def _page(self, listed: Iterable[tuple[Task | None, str]], wanted: TaskStatus | None, limit: int) -> Page:
-        """Return a page of the tasks with a status; it ends early after many reads in vain."""
+        """Return a page of the tasks with a status; it ends early if many tasks read have another status."""
         cursors: dict[str, str] = {}
         left = max(MOST_IN_VAIN, limit // 2)
         ended_at: str | None = None

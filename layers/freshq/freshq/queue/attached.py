@@ -133,7 +133,7 @@ class AttachedCore(Core):
     def checked_write(self, on_conflict: OnConflict | None, connection: CallersConnection | None) -> Write:
         if on_conflict is not None:
             msg = "on_conflict: not supported on an attached table, whose records belong to the application; "
-            raise ValueError(msg + "cancel the record, or wait until it is over, and put it again")
+            raise ValueError(msg + "cancel the record, or wait until it ends, and put it again")
         return super().checked_write(on_conflict, connection)
 
     @override

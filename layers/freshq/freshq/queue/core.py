@@ -92,7 +92,7 @@ class Core:
         stamps: Gives out creation times.
         upkeep: Brings in due tasks, and tidies up.
         has_put_beside: Whether it put a task in a caller's transaction, where options cannot be stored.
-        later: Does later what verbs must not do beside a transaction of their caller.
+        later: Makes the writes that verbs must defer while their caller's transaction is open.
         warned_of_slow_claim_at: When a claim last warned that it was too slow for its leases.
     """
 
@@ -218,7 +218,7 @@ class Core:
     def inside(self, connection: CallersConnection) -> Iterator[None]:
         """In this block, let this thread touch only memory and the transaction of this connection.
 
-        What else must be written is left for later.
+        Other writes are deferred until the caller's transaction ends.
 
         Raises:
             ValueError: If the store cannot use the connection.

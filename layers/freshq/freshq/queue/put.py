@@ -135,7 +135,7 @@ class Putting(Verbs):
         new = [core.parse(task, where) for where, task in places]
         if connection is None:
             now = core.begin_write()
-        else:  # what the queue stores of its own must wait for the end of the caller's transaction
+        else:  # the queue's own writes must wait for the end of the caller's transaction
             now, core.has_put_beside = core.begin_now(), True
         stamps = core.stamps.take(now, len(new))
         tasks: list[Task] = []

@@ -44,7 +44,7 @@ class StopRequest:
     """A request to stop, from any thread or signal handler. It is final.
 
     Attributes:
-        made: Whether it was made.
+        made: Whether somebody asked the run to stop.
         wake: Ends a wait of the run, so that it notices immediately.
     """
 

@@ -86,7 +86,7 @@ class Upkeep:
     def look_is_due(self, lease_seconds: float, now: float) -> bool:
         """Return whether a claim must do its portion first: the last one was a quarter of a lease ago.
 
-        The lease is the shortest that this process gave lately.
+        The lease is the shortest that this process gave recently.
 
         Args:
             lease_seconds: Length of the leases of the claim.

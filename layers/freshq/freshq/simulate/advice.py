@@ -356,7 +356,7 @@ class Samples:
         return Outcome(settings, self.objective.enough(math.fsum(worths) / sum(self._counted)), worths)
 
     def gain(self, outcome: Outcome, other: Outcome) -> Interval:
-        """Return by how much an outcome is better than another one; the other way round, the same with minus.
+        """Return the gain of an outcome over another one; if they are swapped, its sign changes.
 
         The interval comes from the resamples. If the blocks are long, it is the wider of that interval and
         the interval from the blocks.
@@ -461,7 +461,7 @@ class Advice:
 
     Attributes:
         settings: The settings to use; today's unless others are better beyond doubt.
-        best: What they bring.
+        best: The outcome with these settings.
         today_share: The share with the settings of today.
         compared: All that were compared, the best first.
         alike: The changes among them that cannot be told apart from the best.

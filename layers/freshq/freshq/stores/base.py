@@ -73,7 +73,7 @@ class Kept:
 
     Attributes:
         history_id: Names the history. A restarted history has another id.
-        first_batch: The first batch of which nothing was deleted.
+        first_batch: The oldest batch of which no event was deleted.
         last_batch: The last batch; less than `first_batch` if there is none.
     """
 

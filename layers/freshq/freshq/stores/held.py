@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
 
-# Those that this code runs inside; some may have ended.
+# The transactions that this code runs inside; some may have ended.
 OPEN: Final[ContextVar[tuple[OpenTransaction, ...]]] = ContextVar("freshq_open_transactions", default=())
 
 

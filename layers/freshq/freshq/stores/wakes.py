@@ -170,7 +170,7 @@ class Watcher(Protocol):
     """Notifies signals of other processes' changes.
 
     Attributes:
-        hears: Whether it notifies the signals of all changes now.
+        hears: True while other processes' changes are being received.
     """
 
     hears: bool

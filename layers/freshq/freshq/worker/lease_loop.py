@@ -306,7 +306,7 @@ class LeaseLoop(WorkLoop):
         """Have a run settled after its coroutine has ended, in a thread, which may wait for the store."""
         self._run(run)
         self._runs.free_succeeded()
-        with suppress(RuntimeError):  # no thread is left now: a later `wake` has one
+        with suppress(RuntimeError):  # the system lacks threads for now: a later `wake` retries
             self._crew.wake()
 
     def _runner_of(self, run: TaskRun) -> Runner:
@@ -356,7 +356,7 @@ class LeaseLoop(WorkLoop):
             return
         run.enter(Phase.RUNNING_ONCE)
         self._crew.start([run])
-        with suppress(RuntimeError):  # no thread is left: the one that settles takes it next
+        with suppress(RuntimeError):  # the system lacks threads: the thread that settles runs it next
             self._crew.wake()
 
     def _run_once(self, run: TaskRun) -> None:

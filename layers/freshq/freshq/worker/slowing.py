@@ -41,7 +41,7 @@ class RunBreaker:
         self._breaker = Breaker(core_of(queue).uniform)
         self._lock = threading.Lock()
         self._worker = f"{queue.admin.config.worker_name}-{uuid.uuid4().hex[:8]}"
-        # What other processes should know, by the monotonic clock, and whether they do.
+        # The state to share with other processes, by the monotonic clock, and whether it was shared.
         self._next_probe_at: float | None = None
         self._is_shared = True
 

@@ -146,7 +146,7 @@ def _group_table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    # The rule of all others has no counts, which come first.
+    # The rule of all other groups has no counts, and the columns of counts come first.
     longest_first = sorted(rows.values(), key=len, reverse=True)
     names = list(dict.fromkeys(name for row in longest_first for name in row))
     table = Table("group", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -214,7 +214,7 @@ def group_unset(context: QueueContext, group_name: GroupName) -> None:
     """Remove the rule of a group, so that the default applies again."""
     rules = context.session.queue.configure().groups
     if group_name != EVERY_OTHER and group_name not in rules.of:
-        msg = f"group: {group_name!r:.80} has no rule of its own; freshq group ls shows which have"
+        msg = f"group: {group_name!r:.80} has no rule of its own; freshq group ls lists the rules"
         raise ValueError(msg)
     _store(context.session, rules, group_name, None)
 

@@ -1,4 +1,4 @@
-"""What operators ask: the health of a queue and its stack, what to erase, who did what, what errors mean."""
+"""Commands for operators: check a queue and its stack, erase data, show who did what, explain errors."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="Without a token, whoever holds the resource: for a supervisor, when its holder is gone.",
+        help="Settle without a token, whoever holds the resource: for a supervisor, when the holder is gone.",
     ),
 ]
 OptionalToken = Annotated[str | None, typer.Option(help="The token that match printed.")]
@@ -422,7 +422,7 @@ def abandon(context: MatchContext, caller_id: CallerId) -> None:
 
 
 def held(session: MatchSession, resource_id: str, token: str | None, *, force: bool) -> Match:
-    """Return the match of a token, or with `force` of whoever holds the resource.
+    """Return the match with this token, or with `force` the current match of the resource.
 
     Raises:
         ValueError: If there is neither a token nor `force`, or both.

@@ -117,7 +117,7 @@ def _record(
         write(line)
     if not recorder.tasks:
         where = "" if recorder.queue is None else f" of queue {recorder.queue!r}"
-        msg = f"events: none tells of a task{where} that was put; nothing was written"
+        msg = f"events: no event shows a put of a task{where}; nothing was written"
         raise RefusedError(msg)
     return broken
 
@@ -154,7 +154,7 @@ def _source(
         with closing(open_queue(str(queue), recorder.queue)) as opened:
             history = core_of(opened).store.history
             if history is None:
-                raise ValueError("queue: needs one in a SQL database; of a stack, give --stack or --events")
+                raise ValueError("queue: must be in a SQL database; for a stack, give --stack or --events")
             kept = history.kept(opened.name)
             if kept is None:
                 msg = f"queue: {opened.name!r} keeps no history; run `{history.command}` with ?history=on"

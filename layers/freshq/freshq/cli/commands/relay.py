@@ -84,8 +84,9 @@ def relay(
 ) -> None:
     """Forward tasks to another queue.
 
-    Forwards each task at least once; ids are kept, so repeats are ignored. Runs until SIGTERM or Ctrl-C: one
-    lets the batch finish, a second ends the command at once. It can be killed at any point, and several can
+    Forwards each task at least once; ids are kept, so repeats are ignored. Runs until SIGTERM or Ctrl-C: the
+    first lets the batch finish, the second ends the command immediately. It can be killed at any point, and
+    several can
     run at the same time.
     """
     _check("--from", source, {"name": from_name})
@@ -103,7 +104,9 @@ def relay(
         moves = Relay(outbox, target, batch=batch, idle_exit_seconds=idle_exit_seconds)
         ended = run_until_told("freshq-relay", moves.run, control, moves.stop)
         if not ended.done():
-            typer.echo("ended at once; tasks that it held are claimable once their leases expire", err=True)
+            typer.echo(
+                "ended immediately; tasks that it held are claimable once their leases expire", err=True
+            )
             end_process(WorkStatus.UNFINISHED, control)
         moved = ended.result()
     twice = f", {moves.duplicates:,} of them there already" if moves.duplicates else ""

@@ -120,7 +120,7 @@ class SimulateOptions(LoadOptions):
     """The options of a simulation."""
 
     deadline_seconds: float | None = Field(
-        10.0, description="Age at which a task is stale. By default that of a recording, else 10."
+        10.0, description="Age at which a task is stale. By default the recording's, else 10."
     )
     order: Order = Field(Order.LIFO, description="Order within a priority level.")
     reserve: str = Field(AUTO, description=help_of(StorableOptions, "reserve"))

@@ -101,7 +101,8 @@ AsNew = Annotated[
     bool,
     typer.Option(
         "--as-new",
-        help="Return the tasks as if they were put now, even expired ones. With ids, waiting tasks too.",
+        help="Return the tasks as if they were put now, even expired ones. "
+        "With ids, this includes waiting tasks.",
     ),
 ]
 Current = Annotated[bool, typer.Option("--current", hidden=True)]
@@ -184,8 +185,8 @@ def wait(
 ) -> None:
     """Wait until tasks have ended, and print each.
 
-    Exits with status 0 if all ended as SUCCESS, 1 if a task ended otherwise or does not exist, and 4 if the
-    time is up. With --json, prints a line for each task.
+    Exits with status 0 if all ended as SUCCESS, 1 if a task ended otherwise or does not exist, and 4 after a
+    timeout. With --json, prints a line for each task.
     """
     session = context.session
     wanted = task_ids or [session.task_id(None)]

@@ -26,7 +26,9 @@ DEFAULT_PORT: Final = 8710
 TOKEN_BYTES: Final = 24
 # Streams end immediately; other requests have this long to finish.
 END_SECONDS: Final = 2
-Host = Annotated[str, typer.Option(help="Address to serve on; others than this machine's need --allow-host.")]
+Host = Annotated[
+    str, typer.Option(help="Address to serve on; one that other machines can reach needs --allow-host.")
+]
 AllowHost = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Additional Host header to accept."),

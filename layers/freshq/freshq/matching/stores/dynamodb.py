@@ -445,7 +445,7 @@ class TransactionCalls:
             if cancellation is Cancellation.RETRYABLE:
                 msg = f"table {self._table!r}: transaction cancelled: {_reasons_text(reasons)}"
                 raise Throttled(msg) from error
-            msg = f"table {self._table!r}: transaction cancelled for good: {_reasons_text(reasons) or error}"
+            msg = f"table {self._table!r}: cannot commit: {_reasons_text(reasons) or error}"
             raise StoreError(msg) from error
 
     def retried(self, send: Callable[[], T]) -> T:

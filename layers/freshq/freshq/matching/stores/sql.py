@@ -83,7 +83,7 @@ def tables_of(table: str, dialect: str) -> MatchTables:
     """Return the tables of a store, which all stores on the same tables share.
 
     Args:
-        table: Name of the table of resources; the names of the others begin with it.
+        table: Name of the table of resources; the names of the other tables begin with it.
         dialect: Name of the database's dialect.
 
     Raises:
@@ -275,7 +275,7 @@ class MatchHistory(SqlHistory):
 
         Args:
             database: The database.
-            table: Name of the table of resources; the names of the others begin with it.
+            table: Name of the table of resources; the names of the other tables begin with it.
         """
         parts = schema(f"{table}_lives", database.dialect)
         history = _history(f"{table}_lives_history", database.dialect)
@@ -378,8 +378,9 @@ class SqlMatchStore(MatchStore):
 
         Args:
             url: Address of the database, or an engine made by `freshq.stores.sql.database.open_engine`.
-            table: Name of the table of resources; the names of the others begin with it.
-            limits: The limits of its connections; None for the defaults. An engine has its own.
+            table: Name of the table of resources; the names of the other tables begin with it.
+            limits: The limits of its connections; None for the defaults. Ignored for an engine, which has its
+                own limits.
             history_seconds: How long `create_table` makes the database keep the histories of resources and
                 callers. 0: stop keeping them; None: change nothing.
 

@@ -20,7 +20,7 @@ def share_breaker(store: Store, queue: str, worker: str, next_probe_at: float | 
     """Tell other processes that a worker has slowed down, or no longer.
 
     Args:
-        store: Where the queue is.
+        store: The store of the queue.
         queue: Name of the queue.
         worker: The worker.
         next_probe_at: When it probes next, in seconds since the epoch; None if it works normally.
@@ -43,7 +43,7 @@ def workers_slowed(store: Store, queue: str, now: float) -> int:
     """Return the number of workers that have slowed down because their runs fail.
 
     Args:
-        store: Where the queue is.
+        store: The store of the queue.
         queue: Name of the queue.
         now: Current time in seconds since the epoch.
 

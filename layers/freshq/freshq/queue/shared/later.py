@@ -1,7 +1,7 @@
-"""Do later, in a thread, what a verb must not do beside a transaction of its caller.
+"""Make deferred writes in a thread: a verb must not make them while its caller's transaction is open.
 
-That transaction may hold the only write lock, or its process all connections of the pool. Whatever waits
-there for the store waits for the caller, who waits for the verb.
+That transaction may hold the only write lock, or its process all connections of the pool. A verb that waited
+for the store would wait for its caller, who waits for the verb.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Later:
 
     @property
     def is_beside(self) -> bool:
-        """Whether this thread is in a verb beside a transaction of its caller."""
+        """Whether this thread is in a verb while its caller's transaction is open."""
         return getattr(self._here, "beside", False)
 
     @contextmanager
@@ -85,7 +85,7 @@ class Later:
 
     def _has_ended(self) -> bool:
         """Return whether the thread should end."""
-        # A verb that leaves something now sees that no thread runs, or this thread sees what it left.
+        # A verb that defers a write now sees that no thread runs, or this thread sees the write.
         self._thread = None
         has_ended = not self._is_left
         if not has_ended:

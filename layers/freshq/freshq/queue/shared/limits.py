@@ -50,7 +50,7 @@ class SharedSlots:
         """Start without slots.
 
         Args:
-            store: Where the shared record is.
+            store: The store of the shared record.
             queue: Name of the queue.
             limit: The limit for all workers together.
             wanted: Number of slots that this worker can use.

@@ -108,7 +108,7 @@ class FlowMeter:
         """Start with nothing counted.
 
         Args:
-            store: Where the counts are kept.
+            store: The store of the counts.
             queue: Name of the queue.
             rules: Its overload control. Only a door needs the counts of groups.
             later: Writes the counts that are due beside a transaction; None if there are no transactions.
@@ -161,7 +161,8 @@ class FlowMeter:
             self._counter.ended(now, work_seconds, in_time=in_time)
             if in_time is not None and self._counts_groups:
                 self._counter.served_by(group, now, work_seconds)
-        # An attempt that will be repeated is written with the next count: by itself it is not worth a write.
+        # An attempt that will be repeated is written with the next count, since it is not worth its own
+        # write.
         if in_time is not None and now >= self._flush_at:
             self._flush_or_begin(now)
 
@@ -337,7 +338,7 @@ class SharedReserve:
         """Start with nothing learnt.
 
         Args:
-            store: Where the shared records are.
+            store: The store of the shared records.
             queue: Name of the queue.
             rules: How the reserve is found.
         """

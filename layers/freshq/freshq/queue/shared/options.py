@@ -1,6 +1,6 @@
 """Share the options of a queue: they are stored with it, and every process follows them.
 
-There is one truth: the stored options, where an option that is not stored has its default. A queue without a
+The stored options hold for every process; an option that is not stored has its default. A queue without a
 record is new to its table: the first process that names options stores them.
 """
 
@@ -240,7 +240,7 @@ class SharedOptions:
             kept = {name: stored[name] for name in stored if name == SHARDS or not forget}
             shards = max(kept.get(SHARDS, 1), self._store.shards or 1)
             if values.get(SHARDS, shards) < shards:
-                msg = f"shards: can only grow, from {shards}: claims would never find the tasks in the others"
+                msg = f"shards: can only grow, from {shards}: claims would never find tasks in removed shards"
                 raise ValueError(msg)
             new = {**kept, **values}
             self._over(self._unnamed, self._parsed(new)).rules()
@@ -347,7 +347,7 @@ class SharedOptions:
         return bool(counted.pending or counted.delayed or counted.taken or store.count_dead(name).number)
 
     def _may_tell(self) -> bool:
-        """Return whether this process differs from the queue, and has not recorded it lately."""
+        """Return whether this process differs from the queue, and has not recorded it recently."""
         if not self._claims or time.monotonic() < self._told_at + REPEAT_SECONDS:
             return False
         return bool(self._differing(self._parsed(self.stored)))

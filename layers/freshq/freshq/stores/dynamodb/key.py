@@ -260,7 +260,7 @@ def number_text(text: str, name: str) -> str:
 
     Args:
         text: The number, as Python, JSON or DynamoDB writes it.
-        name: What has the number, for messages.
+        name: The name of the value, for messages.
 
     Raises:
         ValueError: If it is no number, or DynamoDB does not allow it.

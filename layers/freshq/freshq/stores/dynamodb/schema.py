@@ -51,7 +51,7 @@ POSITION_INDEX: Final = "status-position-index"
 
 
 def key_prefix(queue: str | None) -> str:
-    """Return what the keys of a queue's tasks begin with: ids are unique within a queue, keys in the table.
+    """Return the prefix of a queue's keys: ids are unique within the queue, keys in the table.
 
     Args:
         queue: Its name; None for tasks of any queue under their ids alone.
@@ -95,7 +95,7 @@ class Names:
         prefix: Prefix of freshq's other attributes.
         index_prefix: Prefix of freshq's indexes.
         order_by: The application's attribute that orders the table; empty if time does.
-        key_prefix: What the keys of the queue's tasks have before their ids.
+        key_prefix: The prefix of the ids in the keys of the queue's tasks.
     """
 
     key: TableKey = OWN_KEY
@@ -344,7 +344,7 @@ def existing_table(client: DynamoDBClient, definition: CreateTableInputTypeDef) 
 
 
 def described_table(client: DynamoDBClient, table: str) -> Item:
-    """Return the answer of DescribeTable, with what an answer may lack.
+    """Return the answer of DescribeTable, with defaults for fields that it may lack.
 
     DynamoDB leaves out fields of a table that is being deleted, and other implementations leave out what they
     do not have. An index without a status can be used. A description without keys has an empty list of them.

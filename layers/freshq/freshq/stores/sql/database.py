@@ -456,7 +456,7 @@ class Database:
         self._table = table
         self._limits = limits
         self._call_seconds = limits.answer_timeout_seconds
-        # What this thread uses instead of the pool: the connection of its caller, or one aside.
+        # The connection of this thread outside the pool: its caller's, or a separate one.
         self._here = threading.local()
         if not isinstance(engine.pool, StatementPool):
             msg = "url: an engine must be one that freshq.stores.sql.database.open_engine made"

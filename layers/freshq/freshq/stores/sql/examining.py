@@ -25,7 +25,7 @@ class SafeSetting(NamedTuple):
     Attributes:
         name: Its name.
         safe: Its safe values, the best first.
-        loss: What another value may cost.
+        loss: The damage that another value may cause.
     """
 
     name: str
@@ -70,7 +70,7 @@ _KINDS: Final = {
     "mysql": "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() "
     "AND table_name IN :names AND engine NOT IN ('InnoDB', 'ROCKSDB', 'ndbcluster')",
 }
-# Roles that are set apart, of which producers may be: they commit under their own settings.
+# Roles with settings of their own: producers that use them commit under these settings.
 _ROLES: Final = (
     "SELECT coalesce(rolname, 'all roles') FROM pg_db_role_setting "
     "LEFT JOIN pg_roles ON pg_roles.oid = setrole "

@@ -64,7 +64,7 @@ class StatementPool(Pool):
         self._entries: list[ConnectionPoolEntry] = []
         self._idle: list[ConnectionPoolEntry] = []
         self._disposed = False
-        # Set when the fork that is under way is over: without it, busy threads would take each permit again.
+        # Set when the fork in progress is done: without it, busy threads would take each permit again.
         self._fork_over: threading.Event | None = None
         self._kept_for_fork = 0
         self.lent: set[OpenTransaction] = set()

@@ -73,7 +73,7 @@ class TableWatcher(Watcher, ABC):
         self._pipe = (-1, -1)
 
     def await_changes(self, topic: Topic) -> None:
-        """Watch for changes while the signal of a topic is waited for."""
+        """Watch for changes while somebody waits for a topic's signal."""
         with self._lock:
             self._closing = False
             if topic in self._held or self._is_deaf:

@@ -51,7 +51,7 @@ BYTES_A_WRITE_UNIT: Final = 1024
 OWN_BYTES: Final = 700
 # Attributes by which the records of the priority queue on DynamoDB say that they are in it, or dead letters.
 OLD_QUEUE: Final = ("queued", "DLQ")
-# Values by which such an attribute says yes.
+# Values of such an attribute that count as true.
 YES: Final[tuple[Item, ...]] = ({"N": "1"}, {"S": "1"}, {"BOOL": True})
 # Limit of the name of a key attribute.
 MAX_NAME_BYTES: Final = 255

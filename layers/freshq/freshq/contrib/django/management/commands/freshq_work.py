@@ -71,7 +71,7 @@ class Command(BaseCommand):
             if (value := given[option.replace("-", "_")]) is not None:
                 words += [f"--{option}", str(value)]
         words += [f"--{flag}" for flag in FLAGS if given[flag.replace("-", "_")]]
-        # Other processes are started with these, and import the project from where this one does.
+        # Child processes get these arguments, so that they import the project from the same folder.
         sys.argv = ["freshq", "work", *words]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         from freshq.cli.__main__ import main  # noqa: PLC0415 - only this command needs the extra
