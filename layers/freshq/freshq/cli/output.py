@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from freshq.model.answers import Claim, Waiting
     from freshq.model.task import Task
+    from freshq.policy.pressure import Pressure
     from freshq.simulate.forecast import Forecast, Interval
     from freshq.stores.base import Stats
 
@@ -65,13 +66,37 @@ def span(seconds: float | None) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004 - one digit or two
 
 
-def forecast_lines(forecast: Forecast | None) -> dict[str, str]:
-    """Return a forecast as lines by heading; none without a forecast."""
+def chance_in_time(forecast: Forecast | None, pressure: Pressure, *, paused: bool) -> float | None:
+    """Return the chance of a new task to be done in time, from 0 to 1; None while claims are suspended.
+
+    It is the forecast's, so that both show one figure; before the first forecast, the recently served share.
+    """
+    if paused:
+        return None
+    return pressure.probability_in_time if forecast is None else forecast.in_time_ratio.median
+
+
+def percentage(share: float | None) -> str:
+    """Return a share in percent; what is little is not nothing, and what is nearly all is not all."""
+    if share is None:
+        return "-"
+    if 0 < share < 0.01:  # noqa: PLR2004 - a hundredth
+        return "<1%"
+    return ">99%" if 0.99 < share < 1 else f"{math.floor(100 * share + 0.5)}%"  # noqa: PLR2004 - as above
+
+
+def forecast_lines(forecast: Forecast | None, *, waiting: bool = True) -> dict[str, str]:
+    """Return a forecast as lines by heading; none without a forecast.
+
+    Args:
+        forecast: The forecast, perhaps some seconds old.
+        waiting: Whether tasks still wait.
+    """
     if forecast is None:
         return {}
     lines = {"put next": f"{_shares(forecast.in_time_ratio)} in time"}
     over, in_time = forecast.backlog_over_seconds, forecast.backlog_in_time_ratio
-    if over is not None and in_time is not None:
+    if over is not None and in_time is not None and waiting:
         ends = f"served or stale in {span(over.median)} ({span(over.low)} to {span(over.high)})"
         lines["waiting now"] = f"{_shares(in_time)} in time, {ends}"
     more, better = forecast.more_slots, forecast.better_ratio
@@ -86,7 +111,7 @@ def forecast_lines(forecast: Forecast | None) -> dict[str, str]:
 
 def _shares(interval: Interval) -> str:
     """Return an interval of shares, such as 73% (55 to 90)."""
-    return f"{interval.median:.0%} ({100 * interval.low:.0f} to {100 * interval.high:.0f})"
+    return f"{percentage(interval.median)} ({100 * interval.low:.0f} to {100 * interval.high:.0f})"
 
 
 def counted(number: int, noun: str) -> str:

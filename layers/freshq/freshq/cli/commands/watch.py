@@ -21,7 +21,16 @@ from rich.text import Text
 
 from freshq.cli.command import QueueContext, checked_interval
 from freshq.cli.errors import printable
-from freshq.cli.output import excerpt, fields, forecast_lines, json_text, progress, span
+from freshq.cli.output import (
+    chance_in_time,
+    excerpt,
+    fields,
+    forecast_lines,
+    json_text,
+    percentage,
+    progress,
+    span,
+)
 from freshq.errors import StoreError
 from freshq.model.task import TaskStatus
 from freshq.queue.core import core_of
@@ -285,11 +294,12 @@ def _rates(snapshot: Snapshot) -> Table:
 
 def _rate_figures(snapshot: Snapshot) -> list[tuple[str, str]]:
     pressure = snapshot.pressure
+    in_time = chance_in_time(snapshot.forecast, pressure, paused=snapshot.paused)
     return [
         ("put", _rate(pressure.offered_per_second)),
         ("claimed", _rate(snapshot.claimed_per_second)),
         ("done", _rate(pressure.served_per_second)),
-        ("in time", f"{pressure.probability_in_time:.0%}"),
+        ("in time", percentage(in_time)),
         ("newest", span(snapshot.stats.newest_pending_seconds)),
         ("oldest", span(snapshot.stats.oldest_pending_seconds)),
     ]
@@ -337,7 +347,8 @@ def _bars(snapshot: Snapshot, width: int) -> Table:
 
 def _forecast(snapshot: Snapshot) -> list[Text]:
     """Return the forecast in rows, under a heading."""
-    lines = [f"  {name:<11}  {line}" for name, line in forecast_lines(snapshot.forecast).items()]
+    found = forecast_lines(snapshot.forecast, waiting=snapshot.stats.pending > 0)
+    lines = [f"  {name:<11}  {line}" for name, line in found.items()]
     if not lines:
         return []
     shown = [Text(line, no_wrap=True, overflow="ellipsis") for line in ("forecast, 90% interval", *lines)]

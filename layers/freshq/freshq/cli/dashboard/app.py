@@ -42,6 +42,7 @@ from freshq.cli.output import json_text
 from freshq.cli.session import note
 from freshq.errors import FreshqError, NotFound, RefusedError
 from freshq.model.fields import DEFAULT_NAME
+from freshq.model.task import TaskStatus
 from freshq.queue.core import core_of
 from freshq.queue.queue import Queue, sibling
 from freshq.simulate.sweep import Colour
@@ -365,8 +366,11 @@ class _Api:
 
     def task(self, request: Request) -> Response:
         """Describe one task, without payload and result."""
-        task = self._found(request.query_params.get("id", ""))
-        return Json(details(task, self._queue.admin.now()))
+        task, now = self._found(request.query_params.get("id", "")), self._queue.admin.now()
+        redrivable = (
+            task.status is TaskStatus.FAILURE and core_of(self._queue).lifecycle.live_until(task) > now
+        )
+        return Json(details(task, now) | {"redrivable": redrivable})
 
     def contents(self, request: Request) -> Response:
         """Return payload and result of one task."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from typing_extensions import override
 
 from freshq.cli.commands.tasks import Cause, add_cause, by_frequency, cause_of
-from freshq.cli.output import forecast_lines
+from freshq.cli.output import chance_in_time, forecast_lines
 from freshq.feeds.schedules import Cron, HighWaterMarks
 from freshq.model.task import LIVE, TaskStatus
 from freshq.policy.groups import RunningCounts
@@ -310,25 +310,35 @@ class Causes:
     Attributes:
         found: The causes, the most frequent first.
         stale: Number of dead letters by cause that return to their lines only as new.
+        live_until: When the last of each cause is stale, in seconds since the epoch.
         complete: Whether it read all.
     """
 
     found: Sequence[Cause] = ()
     stale: Mapping[tuple[str, str | None], int] = field(default_factory=dict)
+    live_until: Mapping[tuple[str, str | None], float] = field(default_factory=dict)
     complete: bool = False
 
     def count(self, cause: tuple[str, str | None] | None) -> int:
         """Return the number of the dead letters with a cause; with None, of all."""
         return sum(one.count for one in self.found if cause in (None, (one.error, one.kind)))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, now: float) -> dict[str, Any]:
         """Return the most frequent causes in the page's form."""
-        rows = [
-            asdict(cause) | {"stale": self.stale.get((cause.error, cause.kind), 0)}
-            for cause in self.found[:SHOWN_CAUSES]
-        ]
-        left_out = max(0, len(self.found) - SHOWN_CAUSES)
-        return {"rows": rows, "left_out": left_out, "count": self.count(None), "complete": self.complete}
+        stale = [self._stale_count(cause, now) for cause in self.found]
+        shown = zip(self.found[:SHOWN_CAUSES], stale[:SHOWN_CAUSES], strict=True)
+        return {
+            "rows": [asdict(cause) | {"stale": number} for cause, number in shown],
+            "left_out": max(0, len(self.found) - SHOWN_CAUSES),
+            "count": self.count(None),
+            "stale": sum(stale),
+            "complete": self.complete,
+        }
+
+    def _stale_count(self, cause: Cause, now: float) -> int:
+        """Return how many dead letters of a cause are stale; all, if the last became so after the pass."""
+        key = cause.error, cause.kind
+        return cause.count if self.live_until.get(key, now) <= now else self.stale.get(key, 0)
 
 
 class CauseSurveyor(Passes[Causes]):
@@ -339,17 +349,19 @@ class CauseSurveyor(Passes[Causes]):
         super()._start()
         self._found: dict[tuple[str, str | None], Cause] = {}
         self._stale: Counter[tuple[str, str | None]] = Counter()
+        self._live_until: dict[tuple[str, str | None], float] = {}
 
     @override
     def _count(self, task: Task) -> None:
         add_cause(self._found, task)
-        self._stale[cause_of(task)] += (
-            core_of(self._queue).lifecycle.live_until(task) <= self._queue.admin.now()
-        )
+        cause, live_until = cause_of(task), core_of(self._queue).lifecycle.live_until(task)
+        self._stale[cause] += live_until <= self._queue.admin.now()
+        self._live_until[cause] = max(live_until, self._live_until.get(cause, live_until))
 
     @override
     def _so_far(self, *, complete: bool) -> Causes:
-        return Causes(by_frequency(self._found.values()), dict(self._stale), complete)
+        found = by_frequency(self._found.values())
+        return Causes(found, dict(self._stale), dict(self._live_until), complete)
 
 
 def lease_row(task: Task, now: float) -> dict[str, Any]:
@@ -513,9 +525,9 @@ class PageSnapshot:
             "slowed": self.slowed,
             "stats": asdict(self.stats),
             "rates": self.rates(),
-            "probability_in_time": self.pressure.probability_in_time,
+            "probability_in_time": chance_in_time(self.forecast, self.pressure, paused=self.paused),
             "overloaded": self.pressure.overloaded,
-            "forecast": forecast_lines(self.forecast),
+            "forecast": forecast_lines(self.forecast, waiting=self.stats.pending > 0),
             "marks": asdict(self.marks),
             "horizon_seconds": self.horizon_seconds,
             "groups": self._groups(),
@@ -524,7 +536,7 @@ class PageSnapshot:
             "waits": asdict(self.waits),
             "survey": self._survey(),
             "dead_letters": [dead_letter_row(task, until, self.at) for task, until in self.dead_letters],
-            "causes": self.causes.as_json(),
+            "causes": self.causes.as_json(self.at),
         }
 
     def rates(self) -> dict[str, float | None]:

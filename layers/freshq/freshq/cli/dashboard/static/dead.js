@@ -1,7 +1,7 @@
 // Dead letters by cause, the latest ones, and the redrive that is under way.
 
 import { act } from "./tasks.js";
-import { byId, count, make, plural, row, rows, say, short, span } from "./format.js";
+import { byId, count, make, named, plural, row, rows, say, short, span } from "./format.js";
 import { taskLink } from "./panels.js";
 
 const VERBS = { Redrive: "redrive", "Redrive as new": "redrive as new", Delete: "purge" };
@@ -13,32 +13,37 @@ function button(text, name, key, onclick) {
   return one;
 }
 
-/** Show the causes of all dead letters; `list` shows the dead letters of one. */
-export function showCauses({ causes, redrive, at_ms: atMs }, queue, list) {
+/** Show the causes of all dead letters; `tasks` lists those of one under its row. */
+export function showCauses({ causes, redrive, at_ms: atMs }, queue, tasks) {
   const ago = (seconds) => `${span(Math.max(0, Math.round(atMs / 1000 - seconds)))} ago`;
   const under = redrive !== null && redrive.said === null;
   say("causes-note", causes.complete ? `${plural(causes.count, "dead letter")}${causes.left_out ? `, and ${plural(causes.left_out, "rarer cause")}` : ""}`
     : `${plural(causes.count, "dead letter")} so far, still counting`);
-  rows("cause-rows", causes.rows.map((cause) => {
+  tasks.keepCause(causes.rows.map(keyOfCause));
+  rows("cause-rows", causes.rows.flatMap((cause) => {
     const { error, kind } = cause;
-    const key = `${kind} ${error}`;
-    const link = make("button", { type: "button", className: "link cause", onclick: () => list(cause) }, make("span", { className: "error" }, error));
+    const key = keyOfCause(cause);
+    const link = make("button", { type: "button", className: "link cause", onclick: () => tasks.openCause(cause, key) }, make("span", { className: "error" }, error));
     link.title = error;
-    const redriven = (text, tasks) => {
-      const one = button(text, `${text} ${plural(tasks, "dead letter")}: ${error}`, text,
-        () => act(text === "Redrive" ? "redrive all" : "redrive all as new", { cause: { error, kind }, tasks }));
+    link.setAttribute("aria-expanded", tasks.isOpen(key));
+    const redriven = (text, number) => {
+      const one = button(text, `${text} ${plural(number, "dead letter")}: ${error}`, text,
+        () => act(text === "Redrive" ? "redrive all" : "redrive all as new", { cause: { error, kind }, tasks: number }));
       one.disabled = under;
       return one;
     };
-    return row(key,
-      make("td", { className: "number" }, count(cause.count)), make("td", {}, short(kind)), make("td", {}, link),
-      make("td", { className: "number wide" }, ago(cause.first_at)), make("td", { className: "number" }, ago(cause.last_at)),
+    const made = row(key,
+      named("count", "number", count(cause.count)), named("kind", "", short(kind)), make("td", { className: "all" }, link),
+      named("first", "number wide", ago(cause.first_at)), named("last", "number", ago(cause.last_at)),
       make("td", { className: "actions" }, ...(queue.changes ? [
         cause.stale < cause.count ? redriven("Redrive", cause.count - cause.stale) : null,
         cause.stale ? redriven("Redrive as new", cause.count) : null] : []).filter((one) => one)));
+    return tasks.isOpen(key) ? [made, tasks.causeRow] : [made];
   }), 6, "no dead letters");
   showRedrive(redrive);
 }
+
+const keyOfCause = ({ error, kind }) => `cause ${kind} ${error}`;
 
 function showRedrive(redrive) {
   byId("redrive").hidden = redrive === null;
@@ -51,17 +56,18 @@ function showRedrive(redrive) {
   say("redrive-said", `${of}${redrive.said ?? `${count(redrive.seen)} of ${plural(redrive.total, "dead letter")} redriven`}`);
 }
 
-export function showDeadLetters({ causes, dead_letters: letters }, queue, show) {
+export function showDeadLetters({ causes, redrive, dead_letters: letters }, queue, show) {
   const of = causes.complete && causes.count > letters.length ? ` of ${count(causes.count)}` : "";
   say("dead-note", letters.length ? `the latest ${letters.length}${of}` : "");
-  byId("redrive-all").hidden = !queue.changes || !letters.some((letter) => letter.redrivable);
+  byId("redrive-all").hidden = !queue.changes || (causes.stale >= causes.count && !letters.some((letter) => letter.redrivable));
+  byId("redrive-all").disabled = redrive !== null && redrive.said === null;
   byId("redrive-all").onclick = () => act("redrive all", { tasks: causes.count });
   const action = (text, letter) => button(text, `${text} ${letter.task_id}`, text, () => act(VERBS[text], { id: letter.task_id }));
   rows("dead-rows", letters.map((letter) => row(`dead ${letter.task_id}`,
-    make("td", {}, taskLink(letter.task_id, show)),
-    make("td", {}, short(letter.kind)),
-    make("td", {}, make("span", { className: "error", title: letter.error ?? "" }, letter.error ?? "–")),
-    make("td", { className: "number wide" }, count(letter.attempts)),
-    make("td", { className: "number" }, span(letter.since_seconds)),
+    make("td", { className: "id all" }, taskLink(letter.task_id, show)),
+    named("kind", "", short(letter.kind)),
+    make("td", { className: "all" }, make("span", { className: "error", title: letter.error ?? "" }, letter.error ?? "–")),
+    named("attempts", "number wide", count(letter.attempts)),
+    named("since", "number", span(letter.since_seconds)),
     make("td", { className: "actions" }, ...(queue.changes ? [action(letter.redrivable ? "Redrive" : "Redrive as new", letter), action("Delete", letter)] : [])))), 6, "no dead letters");
 }

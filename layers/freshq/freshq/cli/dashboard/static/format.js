@@ -34,8 +34,9 @@ export function rate(perSecond) {
 
 /** Return a share in percent; what is little is not nothing, and what is nearly all is not all. */
 export function percent(share) {
-  if (share > 0 && share < 0.01) return "<1 %";
-  return share > 0.99 && share < 1 ? ">99 %" : `${Math.round(share * 100)} %`;
+  if (share === null || share === undefined) return "–";
+  if (share > 0 && share < 0.01) return "<1%";
+  return share > 0.99 && share < 1 ? ">99%" : `${Math.round(share * 100)}%`;
 }
 
 /** Return the time of day, with the date if it is another day. */
@@ -77,7 +78,7 @@ export function fill(parent, ...fresh) {
     const same = key === undefined ? at && keyOf(at) === undefined && at.nodeName === one.nodeName && at : known.get(key);
     if (same === at && at) at = at.nextSibling;
     else parent.insertBefore(same || one, at);
-    if (same) liken(same, one);
+    if (same && same !== one) liken(same, one);
   }
   while (at) {
     const next = at.nextSibling;
@@ -103,6 +104,13 @@ function liken(old, fresh) {
 /** Show rows in a table, each with its key, or a text if there are none. */
 export function rows(id, found, columns, none) {
   fill(byId(id), ...(found.length ? found : [row("none", make("td", { className: "none", colSpan: columns }, none))]));
+}
+
+/** Make a cell with the name of its column, which a narrow page shows instead of the heading. */
+export function named(name, className, ...children) {
+  const cell = make("td", { className }, ...children);
+  cell.dataset.name = name;
+  return cell;
 }
 
 /** Make a short text that is cut rather than broken; its title has it in full. */

@@ -3,7 +3,7 @@
 import { follow, keepToken, NoToken, queueName, read, takeToken } from "./api.js";
 import { RatesChart } from "./chart.js";
 import { showCauses, showDeadLetters } from "./dead.js";
-import { byId, instant, make, row, rows, say, span } from "./format.js";
+import { byId, instant, make, named, row, rows, say, span } from "./format.js";
 import { showFates, showFigures, showGroups, showLeases, showPictureText, showQueues, showWaits } from "./panels.js";
 import { Stack } from "./stack.js";
 import { act, Tasks } from "./tasks.js";
@@ -95,7 +95,7 @@ class Page {
     showFates(snapshot.survey);
     showGroups(snapshot.groups);
     showLeases(snapshot, this.#queue, this.#tasks.show);
-    showCauses(snapshot, this.#queue, this.#tasks.listCause);
+    showCauses(snapshot, this.#queue, this.#tasks);
     showDeadLetters(snapshot, this.#queue, this.#tasks.show);
     // A screen reader that reads the picture's text is not interrupted every second.
     if (Date.now() - this.#textAt > TEXT_MS) {
@@ -125,9 +125,9 @@ class Page {
       const found = (await read("schedules")).rows;
       byId("schedules-none").hidden = true;
       byId("schedules").hidden = false;
-      rows("schedule-rows", found.map((one) => row(one.name, make("td", {}, one.name), make("td", {}, one.when),
-        make("td", {}, one.up_to === null ? "not started" : `${instant(one.up_to)}${one.failed ? `, ${one.failed} to retry` : ""}`),
-        make("td", {}, one.next === null ? "never" : instant(one.next)))), 4, "none");
+      rows("schedule-rows", found.map((one) => row(one.name, make("td", { className: "all" }, one.name), named("when", "", one.when),
+        named("fired up to", "", one.up_to === null ? "not started" : `${instant(one.up_to)}${one.failed ? `, ${one.failed} to retry` : ""}`),
+        named("next", "", one.next === null ? "never" : instant(one.next)))), 4, "none");
     } catch (error) {
       say("said", `Cannot read the schedules: ${error.message}`);
     }

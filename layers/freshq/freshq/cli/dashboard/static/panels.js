@@ -1,7 +1,7 @@
 // The figures, tables and bars of a snapshot.
 
 import { trendOf } from "./chart.js";
-import { byId, count, fill, make, percent, plural, rate, row, rows, say, short, span, track } from "./format.js";
+import { byId, count, fill, make, named, percent, plural, rate, row, rows, say, short, span, track } from "./format.js";
 
 const FATES = [["SUCCESS", "success", "done"], ["SHED", "shed", "shed"], ["FAILURE", "failure", "failed"],
   ["CANCELLED", "cancelled", "cancelled"], ["TAKEN", "taken", "in work"], ["PENDING", "pending", "waiting"]];
@@ -30,9 +30,12 @@ export function showFigures(snapshot) {
   say("offered", rate(rates.offered));
   say("served", rate(rates.served));
   say("shed", rates.shed === null ? "–" : rate(rates.shed));
+  const forecast = Object.entries(snapshot.forecast);
   say("in-time", percent(snapshot.probability_in_time));
-  rows("forecast-rows", Object.entries(snapshot.forecast).map(([name, line]) =>
-    make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, line))), 2, "known once a task is done");
+  say("in-time-note", snapshot.paused ? "claims are suspended" : forecast.length ? "forecast for tasks put next" : "of recent tasks");
+  rows("forecast-rows", forecast.map(([name, line]) =>
+    make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, line))), 2,
+  snapshot.paused ? "none while claims are suspended" : "known once a task is done");
 }
 
 export function showPictureText(snapshot, queue) {
@@ -86,25 +89,25 @@ export function showGroups({ rows: found, left_out: leftOut }) {
   say("groups-note", leftOut ? `and ${count(leftOut)} more` : "");
   const most = Math.max(1, ...found.map((group) => group.waiting));
   rows("group-rows", found.map((group) => row(`group ${group.group}`,
-    make("td", {}, group.group ?? "(none)", track(group.waiting / most),
+    make("td", { className: "all" }, group.group ?? "(none)", track(group.waiting / most),
       group.full ? make("span", { className: "note" }, group.full === group.group ? "at its limit" : `${group.full} at its limit`) : ""),
-    make("td", { className: "number wide" }, String(group.weight)),
-    make("td", { className: "number" }, count(group.waiting)),
-    make("td", { className: "number" }, count(group.held)),
-    make("td", { className: "number" }, group.share === null ? "–" : percent(group.share)))), 5, "no tasks waiting or in work");
+    named("weight", "number", String(group.weight)),
+    named("waiting", "number", count(group.waiting)),
+    named("in work", "number", count(group.held)),
+    named("share of slots", "number", percent(group.share)))), 5, "no tasks waiting or in work");
 }
 
 export function showLeases(snapshot, queue, show) {
   const { leases } = snapshot;
   say("leases-note", snapshot.leases_read > leases.length ? `first ${leases.length} to expire, of ${count(snapshot.leases_read)}` : "");
   rows("lease-rows", leases.map((lease) => row(`lease ${lease.task_id}`,
-    make("td", {}, taskLink(lease.task_id, show)),
-    make("td", {}, short(lease.kind)),
-    make("td", { className: "wide" }, short(lease.group)),
-    make("td", { className: "number wide" }, count(lease.attempts)),
-    make("td", { className: "number" }, span(lease.held_seconds)),
-    make("td", {}, ...progressOf(lease)),
-    make("td", {}, lease.left_seconds > 0 ? span(lease.left_seconds) : make("span", { className: "lapsed" }, `expired ${span(-lease.left_seconds)} ago`),
+    make("td", { className: "id all" }, taskLink(lease.task_id, show)),
+    named("kind", "", short(lease.kind)),
+    named("group", "", short(lease.group)),
+    named("attempt", "number", count(lease.attempts)),
+    named("held", "number", span(lease.held_seconds)),
+    named("progress", "", ...progressOf(lease)),
+    named("lease left", "", lease.left_seconds > 0 ? span(lease.left_seconds) : make("span", { className: "lapsed" }, `expired ${span(-lease.left_seconds)} ago`),
       track(lease.left_seconds / queue.lease_seconds, "taken")))), 7, "no tasks in work");
 }
 
@@ -122,13 +125,13 @@ function progressOf(task) {
 /** List the queues in the tables; each opens its own page. */
 export function showQueues(queues) {
   rows("queue-rows", queues.map(({ name, stats, offered, served, trend, ...queue }) => row(`queue ${name}`,
-    make("td", {}, make("a", { href: `?${new URLSearchParams({ queue: name })}` }, name)),
+    make("td", { className: "all" }, make("a", { href: `?${new URLSearchParams({ queue: name })}` }, name)),
     make("td", {}, queue.paused ? "paused" : queue.overloaded ? "overloaded" : "live"),
-    make("td", { className: "number" }, counted(stats, "pending")),
-    make("td", { className: "number wide" }, counted(stats, "taken")),
-    make("td", { className: "number wide" }, rate(offered)),
-    make("td", { className: "number wide" }, rate(served)),
-    make("td", { className: "number" }, percent(queue.probability_in_time)),
-    make("td", { className: "number" }, counted(stats, "failure")),
-    make("td", { className: "wide" }, trendOf(trend)))), 9, "no queues");
+    named("waiting", "number", counted(stats, "pending")),
+    named("in work", "number", counted(stats, "taken")),
+    named("offered per second", "number", rate(offered)),
+    named("served per second", "number", rate(served)),
+    named("recently in time", "number", percent(queue.probability_in_time)),
+    named("dead letters", "number", counted(stats, "failure")),
+    make("td", {}, trendOf(trend)))), 9, "no queues");
 }

@@ -1,7 +1,7 @@
 // One task, lists of tasks, and what may be done to them.
 
 import { change, read } from "./api.js";
-import { byId, count, exactInstant, fill, make, plural, row, rows, say, short, span } from "./format.js";
+import { byId, count, exactInstant, fill, make, named, plural, row, rows, say, short, span } from "./format.js";
 import { progressText, taskLink } from "./panels.js";
 
 const QUESTIONS = {
@@ -61,6 +61,11 @@ export class Tasks {
   #queue;
   #cursor = null;
   #asked = {};
+  // The list of tasks is at the form that asked for it, or under the row of the cause that is open.
+  #found = byId("found");
+  #home = this.#found.parentElement;
+  #openKey = null;
+  causeRow = null;
 
   constructor(queue) {
     this.#queue = queue;
@@ -73,18 +78,48 @@ export class Tasks {
     };
     byId("list").onsubmit = (event) => {
       event.preventDefault();
+      this.#closeCause();
       this.#list({ status: byId("list-status").value }, null);
     };
     byId("more").onclick = () => this.#list(this.#asked, this.#cursor);
   }
 
-  /** List the dead letters with a cause. */
-  listCause = async ({ error, kind }) => {
-    byId("list-status").value = "FAILURE";
-    await this.#list({ status: "FAILURE", error, ...(kind === null ? {} : { kind }) }, null);
-    byId("found").scrollIntoView({ block: "nearest" });
-    byId("found-rows").querySelector("button")?.focus();
+  /** Return whether the dead letters of a cause are listed under its row. */
+  isOpen(key) {
+    return this.#openKey === key;
+  }
+
+  /** List the dead letters with a cause under its row, or close that list. */
+  openCause = async ({ error, kind }, key) => {
+    const wasOpen = this.isOpen(key);
+    this.#closeCause();
+    if (wasOpen || !await this.#list({ status: "FAILURE", error, ...(kind === null ? {} : { kind }) }, null)) return;
+    const clicked = [...byId("cause-rows").children].find((one) => one.dataset.key === key);
+    if (!clicked) return;
+    this.#openKey = key;
+    this.causeRow = row("open cause", make("td", { className: "all", colSpan: 6 }, this.#found));
+    this.causeRow.className = "open";
+    clicked.after(this.causeRow);
+    clicked.querySelector(".cause").setAttribute("aria-expanded", "true");
+    // As much of the list as there is room for below the row, which stays in view.
+    this.#found.scrollIntoView({ block: "nearest" });
+    clicked.scrollIntoView({ block: "nearest" });
+    this.#found.querySelector("#found-rows button")?.focus({ preventScroll: true });
   };
+
+  /** Close the list of a cause that no dead letter has any more. */
+  keepCause(keys) {
+    if (this.#openKey !== null && !keys.includes(this.#openKey)) this.#closeCause();
+  }
+
+  #closeCause() {
+    if (this.#openKey === null) return;
+    this.#found.hidden = true;
+    this.#home.append(this.#found);
+    this.causeRow.previousElementSibling?.querySelector(".cause")?.setAttribute("aria-expanded", "false");
+    this.causeRow.remove();
+    this.#openKey = this.causeRow = null;
+  }
 
   /** Show a task in a dialog: everything but its payload and result. */
   show = async (id, said = "said") => {
@@ -130,7 +165,7 @@ export class Tasks {
         say("task-said", error.message);
       }
     };
-    const verbs = !this.#queue.changes ? [] : { PENDING: ["redrive as new", "cancel"], TAKEN: ["cancel by force"], FAILURE: ["redrive", "redrive as new", "purge"] }[task.status] ?? [];
+    const verbs = !this.#queue.changes ? [] : { PENDING: ["redrive as new", "cancel"], TAKEN: ["cancel by force"], FAILURE: [...(task.redrivable ? ["redrive"] : []), "redrive as new", "purge"] }[task.status] ?? [];
     const names = { cancel: "Cancel", "cancel by force": "Cancel", redrive: "Redrive", "redrive as new": "Redrive as new", purge: "Delete" };
     return [shown, ...verbs.map((verb) => make("button", {
       type: "button",
@@ -143,20 +178,23 @@ export class Tasks {
     }, names[verb]))];
   }
 
+  /** Show a page of a list of tasks; return whether it was read. */
   async #list(asked, cursor) {
     try {
       const page = await read("tasks", { ...asked, cursor: cursor ?? "" });
       this.#asked = asked;
       this.#cursor = page.cursor;
       say("found-note", asked.error === undefined ? "" : `dead letters${ofCause(asked)}`);
-      const found = page.rows.map((task) => row(task.task_id, make("td", {}, taskLink(task.task_id, this.show)), make("td", {}, task.status),
-        make("td", {}, short(task.kind)), make("td", { className: "wide" }, short(task.group)), make("td", { className: "number" }, span(task.age_seconds))));
+      const found = page.rows.map((task) => row(task.task_id, make("td", { className: "id all" }, taskLink(task.task_id, this.show)), make("td", {}, task.status),
+        named("kind", "", short(task.kind)), named("group", "", short(task.group)), named("age", "number", span(task.age_seconds))));
       if (cursor === null) rows("found-rows", found, 5, "none");
       else byId("found-rows").append(...found);
       byId("found").hidden = false;
       byId("more").hidden = page.cursor === null;
+      return true;
     } catch (error) {
       say("said", error.message);
+      return false;
     }
   }
 }
