@@ -1,4 +1,4 @@
-"""What all tests share: a clock that stands still, and the stores."""
+"""Fixtures that all tests share: a clock that stands still, and the stores."""
 
 import gc
 import os
@@ -49,7 +49,7 @@ os.environ.update(
 os.environ.pop("AWS_PROFILE", None)
 START = 1_700_000_000.0
 DATABASES = ["sqlite", "postgres", "mariadb"]
-# The tests of the DynamoDB store run on moto only where DynamoDB Local cannot run.
+# The DynamoDB store is tested on moto only if DynamoDB Local cannot run.
 MISSING: Final = None if dynamodb_local_is_required() else what_is_missing()
 DYNAMODB: Final = "moto" if MISSING else "dynamodb_local"
 # The double of DynamoDB on which `tests/support/interleaving.py` tries orders of calls.
@@ -68,17 +68,17 @@ if settings.get_current_profile_name() == "default":
     settings.register_profile("patient", deadline=None)
     settings.load_profile("patient")
 
-# Folders whose tests run one after the other, each folder in one process, and first, as they take longest:
-# there should be only one emulator and one Spark session at a time.
+# Folders whose tests run one by one, each folder in one process, so that there is only one emulator and one
+# Spark session at a time. They start first because they take longest.
 ONE_AT_A_TIME: Final = ("e2e", "pipeline")
-# The tests in real time begin in the first process; the others let it go first where processors are few. The
-# second one has the pipeline's tests, the longest chain: if it shared its processor with the third, it would
-# go on alone at the end.
+# The first process has the tests in real time, so the others run at a lower priority. The second has the
+# longest chain, the pipeline's tests; if it shared a processor with the third, it would be the last to
+# finish.
 FIRST_PROCESS: Final = "gw0"
 POLITENESS: Final = {FIRST_PROCESS: 0, "gw1": 5}
 MOST_POLITE: Final = 10
-# Folders in the order in which they begin, before the others. Some have files of few tests that take long;
-# at the end, one process would have such a file while the others have nothing left.
+# Folders that start first, in this order. Some have files with few slow tests; at the end, one process would
+# still run such a file while the others were idle.
 LONGEST_FIRST: Final = (
     *ONE_AT_A_TIME,
     "soak",
@@ -91,8 +91,8 @@ LONGEST_FIRST: Final = (
 )
 
 
-# `make test-all` (--all) runs every test on every store. `make test` leaves out what takes long: tests, and
-# files, which it does not even import,
+# `make test-all` (--all) runs every test on every store. `make test` leaves out slow tests, and slow files,
+# which it does not import.
 ONLY_WITH_ALL: Final = (
     *("tests/soak", "tests/packaging", "tests/runtime"),
     *(
@@ -140,7 +140,7 @@ ONLY_WITH_ALL: Final = (
             *(f"sqlalchemy-sql-arguments{number}" for number in (10, 11)),
         )
     ),
-    # The worker shows that whoever is measured does everything.
+    # The case of the worker already shows that each contender does all its tasks.
     "tests/unit/benchmarks/test_throughput_page.py::test_everything_is_done_when_it_is_measured[claims",
     # How costs grow.
     *(
@@ -150,7 +150,7 @@ ONLY_WITH_ALL: Final = (
     ),
     "tests/contract/test_count_cost.py::test_what_is_counted_and_listed",
     "tests/contract/test_count_cost.py::test_the_price_of_an_exact_count_is_known_before_it_reads",
-    # What DynamoDB bills, and its limits.
+    # DynamoDB's capacity units and limits.
     *(f"tests/contract/test_{name}.py" for name in ("cost", "large_items", "matching_cost", "stale_index")),
     *(
         f"tests/unit/aws/test_{name}.py"
@@ -169,7 +169,7 @@ ONLY_WITH_ALL: Final = (
     "tests/sql/test_horizon.py",
     "tests/sql/test_limits_under_kills.py",
     "tests/sql/test_standby.py",
-    # `make check` has the linter, and one format shows what is drawn.
+    # `make check` runs the linter, and one format shows that charts are drawn.
     "tests/template/test_template.py::test_the_template_is_valid",
     "tests/unit/cli/test_simulate_cli.py::test_a_plot_of_several_policies[html]",
     "tests/unit/cli/test_simulate_cli.py::test_a_plot_of_several_policies[png]",
@@ -193,18 +193,18 @@ def file_of(nodeid: str) -> str:
 
 
 def pytest_report_header() -> str:
-    """Say what the DynamoDB store runs on."""
+    """Report what the DynamoDB store runs on."""
     return f"DynamoDB store: on {DYNAMODB}" + (f" ({MISSING})" if MISSING else "")
 
 
 def group_of(nodeid: str) -> str | None:
-    """Return a name for the tests that belong into one process, if this is one of them."""
+    """Return the name of the group of tests that must run in one process, if this test is in one."""
     folder = nodeid.split("/")[1]
     return folder if folder in ONE_AT_A_TIME else None
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Deals tests out to processes by file, but for those that belong into one."""
+    """Distributes tests to processes by file, except groups that must run in one process."""
 
     def schedule(self) -> None:
         """Let the process that has priority have what comes first, whichever was ready first."""
@@ -226,7 +226,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """From here on collect the garbage of the tests, and only theirs: what was imported stays to the end."""
+    """Start garbage collection of what tests create; imported objects stay to the end."""
     gc.freeze()
     gc.enable()
 
@@ -237,7 +237,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
-    """Deal tests out in the order in which they were collected."""
+    """Distribute tests in the order in which they were collected."""
     config.option.loadscopereorder = False
     return ByFile(config, log)
 
@@ -264,7 +264,7 @@ def is_quick_run(config: pytest.Config) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the files that take long, and what they import."""
+    """Leave out slow files, without importing them."""
     file = collection_path.relative_to(config.rootpath).as_posix()
     is_essential = collection_path.stem.removeprefix("test_") in ESSENTIALS
     is_left_out = file.startswith(ONLY_WITH_ALL) or (
@@ -317,7 +317,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @dataclass
 class Clock:
-    """A clock that moves only when it is told to."""
+    """A clock that moves only when a test advances it."""
 
     simulated: ClassVar[bool] = True
     now: float = START

@@ -1,4 +1,4 @@
-"""What the contract tests share beyond the stores."""
+"""Fixtures of the contract tests, apart from the stores."""
 
 import pytest
 from types_boto3_dynamodb import DynamoDBClient

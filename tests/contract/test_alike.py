@@ -23,7 +23,7 @@ from freshq.queue.core import core_of
 from freshq.stores.memory import MemoryStore
 from tests.conftest import DATABASES, DYNAMODB, Clock, StoreUnderTest
 
-# Steps of a program on SQLite, and on a store with a server, where each takes longer.
+# Steps of a program on SQLite, and on a store with a server, which is slower.
 STEPS: Final = 15
 SERVER_STEPS: Final = 9
 # Programs on each store: with --all, and without.
@@ -31,7 +31,7 @@ PROGRAMS: Final = 2_000
 FEW_PROGRAMS: Final = 40
 LEASE_SECONDS: Final = 10.0
 MAX_AGE_SECONDS: Final = 60.0
-# What names a write, and so differs.
+# Fields that name a write, and so differ.
 NAMES_OF_WRITES: Final = ("request_token", "lease_token", "version")
 # Each step moves the clock by this, so that no two tasks are due or created together.
 TICK_SECONDS: Final = 0.001
@@ -94,7 +94,7 @@ class Half(random.Random):
 
 
 def seen(value: Any) -> Any:
-    """Return an answer without what may differ."""
+    """Return an answer without the fields that may differ."""
     if isinstance(value, FreshqError | ValueError):
         return f"{type(value).__name__}: {value}"
     if isinstance(value, Claim):
@@ -252,7 +252,7 @@ class Run:
 
 
 def same(found: str, expected: str, where: str) -> None:
-    """Fail with the place where two answers part: a whole diff would make shrinking slow."""
+    """Fail with the first difference of two answers: a whole diff would slow down shrinking."""
     if found != expected:
         first = next((i for i, pair in enumerate(zip(found, expected, strict=False)) if len({*pair}) > 1), 0)
         parts = (text[max(0, first - 60) : first + 60] for text in (expected, found))
@@ -286,7 +286,7 @@ NAMED: Final[dict[str, Program]] = {
         *(("list", "PENDING"), ("reprioritize", "a", 1), ("redrive", ["a"], True), ("get", "a"), PUT),
         ("claim", 1, None),
     ],
-    # The SQL stores replaced the character, the others kept it.
+    # The SQL stores replaced the character, the other stores kept it.
     "an error with NUL": [
         *(PUT, ("claim", 1, None), ("settle", 0, ("retry", {"error": "nul \0", "delay_seconds": 0}))),
         *(("get", "a"), ("claim", 1, None), ("settle", 1, ("fail", {"error": "\0"})), ("get", "a")),

@@ -1,4 +1,4 @@
-"""Whatever DynamoDB takes as a record of an application, the queue delivers, and none stops the others."""
+"""The queue delivers every record that DynamoDB accepts from an application, and none blocks others."""
 
 import base64
 import decimal

@@ -279,7 +279,7 @@ class TestOrder:
         shipments.clock.advance(10 * 365 * 86_400)
         assert ids(queue.claim(limit=5)) == ["A"]
         assert known(queue, "B").status is TaskStatus.SHED
-        queue.put(task_id="B")  # what was shed may be put again
+        queue.put(task_id="B")  # a shed record may be put again
         assert ids(queue.claim()) == ["B"]
 
 
@@ -411,7 +411,7 @@ class TestApplicationData:
     def test_a_record_that_lost_freshq_s_attributes_is_in_nobody_s_way(
         self, shipments: Shipments, queue: AttachedQueue
     ) -> None:
-        """The application deletes one that waits, and overwrites one that is in work."""
+        """The application deletes a waiting record, and overwrites a held one."""
         claim = in_work(queue)
         queue.put(task_id="B")
         queue.put(task_id="C")

@@ -104,7 +104,7 @@ class Attached:
         return list(self.case.records)
 
     def assert_untouched(self) -> None:
-        """Check that the records are what they were, and that every other item is freshq's own."""
+        """Check that the records are unchanged, and that every other item is freshq's own."""
         items = self.table.items()
         records = [item for item in items if "photo" in item]
         assert len(records) == len(self.case.records)
@@ -163,7 +163,7 @@ def test_the_payload_has_the_key(attached: Attached) -> None:
 
 
 def test_leases_of_a_dead_process_expire(attached: Attached) -> None:
-    """The sweep finds the lease record by an index, and what it names by its ids."""
+    """The sweep finds the lease record by an index, and the tasks that it names by their ids."""
     names = attached.names
     producer = attached.table.queue()
     for name in names:

@@ -71,7 +71,7 @@ def completed(claims: list[Claim]) -> list[Settlement]:
 class TestCalls:
     @pytest.mark.usefixtures("read_once")
     def test_thirty_tasks_take_two_calls_a_step(self, queue: Queue, client: DynamoDBClient) -> None:
-        queue.claim()  # reads what a process reads once
+        queue.claim()  # makes the reads that a process makes once
         with counted(client) as calls:
             assert put(queue, 30) == [PutOutcome.CREATED] * 30
             assert calls.operations.count(BATCH) == 2

@@ -1,4 +1,4 @@
-"""What a claim promises however slow its store is: fresh leases, and a bounded number of calls."""
+"""A claim on any slow store gives fresh leases and makes a bounded number of calls."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -368,7 +368,7 @@ class TestLooks:
 
 
 class TestMore:
-    """A claim says whether it ended before it had searched every line."""
+    """A claim reports whether it ended before it had searched every line."""
 
     def test_a_claim_that_searched_every_line_says_no(self, queue: Queue) -> None:
         assert not queue.claim().more

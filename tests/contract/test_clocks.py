@@ -1,4 +1,4 @@
-"""What a clock that is wrong for a moment, or in one process, can do on every store."""
+"""Effects of a clock that is wrong for a moment, or in one process, on every store."""
 
 import json
 import time
@@ -97,7 +97,7 @@ class TestExtend:
 
 @pytest.fixture(params=["sqlite", "postgres", "dynamodb_local"])
 def shared_store(request: pytest.FixtureRequest) -> StoreUnderTest:
-    """Return an empty store that has a time, or that shares one with its processes."""
+    """Return an empty store with a clock of its own, or one that its processes share."""
     if request.param == "dynamodb_local":
         return on_table("dynamodb_local", request.getfixturevalue("dynamodb_local"))
     engine = request.getfixturevalue(f"{request.param}_engine")

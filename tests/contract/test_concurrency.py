@@ -35,7 +35,7 @@ def at_once(*actions: Callable[[], T]) -> list[T]:
 
 
 def drain_in_rounds(queues: list[Queue], limits: list[int]) -> list[list[str]]:
-    """Let all claim at once, again and again until nothing is left; return the ids that each has claimed.
+    """Let all claim at the same time until nothing is left; return the ids that each has claimed.
 
     In rounds, or how many take part would depend on when the machine starts each thread.
     """
@@ -60,7 +60,7 @@ def test_each_of_100_tasks_is_claimed_by_one_of_8_threads(table_store: StoreUnde
     fill(table_store, 100)
     claimed = drain_in_rounds([table_store.queue() for _ in range(THREADS)], [1, 7] * (THREADS // 2))
     assert Counter(chain(*claimed)) == {str(number): 1 for number in range(100)}
-    assert all(claimed)  # none is starved by the others
+    assert all(claimed)  # no claimer is starved
     assert counts(table_store.queue().stats()) == {"taken": 100}
     table_store.clock.advance(60)
     assert table_store.queue().admin.recover() == 100  # every one of them is named in a lease record
@@ -74,7 +74,7 @@ def test_threads_that_share_a_queue_claim_and_settle_each_task_once(table_store:
         done: list[str] = []
         while claims := queue.claim(limit=3):
             claims[-1] = queue.extend(claims[-1], lease_seconds=60)
-            # Of the other tasks the runner hangs, and the lease runs out.
+            # For the other tasks the runner hangs until the lease expires.
             done += [queue.complete(claim).task_id for claim in claims if int(claim.task.task_id) % 10]
         return done
 

@@ -112,7 +112,7 @@ def test_a_lost_race_costs_one_refused_write(dynamodb_local: DynamoDBClient) -> 
 def test_approximate_stats_cost_the_same_calls_whatever_the_backlog(dynamodb_local: DynamoDBClient) -> None:
     few, many = (capacity.approximate_stats(dynamodb_local, tasks) for tasks in (200, 1000))
     assert few.calls == many.calls <= 7
-    assert many.read_units <= 128 + few.calls  # a page is 1 MB: 128 units where it is full
+    assert many.read_units <= 128 + few.calls  # a full page is 1 MB: 128 units
 
 
 def test_an_idle_worker_reads_at_most_a_unit_a_second(dynamodb_local: DynamoDBClient) -> None:

@@ -1,4 +1,4 @@
-"""Exact and approximate counts agree, and what is not counted is not shown as a number."""
+"""Exact and approximate counts agree, and an unknown count is not shown as a number."""
 
 from dataclasses import asdict, replace
 from typing import Any
@@ -151,7 +151,7 @@ def test_what_is_not_counted_is_not_shown_as_zero(capsys: pytest.CaptureFixture[
     assert "0" not in line
 
     class NotCounting:
-        """A queue of a store that does not count what is shed."""
+        """A queue of a store that does not count shed tasks."""
 
         def __init__(self) -> None:
             self._queue = Queue.memory()

@@ -1,4 +1,4 @@
-"""Damaged items, and items of a newer version, never stop the others. DynamoDB only."""
+"""Damaged items, and items of a newer version, never block other items. DynamoDB only."""
 
 import logging
 from typing import Any

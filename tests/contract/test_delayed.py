@@ -277,7 +277,7 @@ def test_a_delayed_put_costs_what_another_costs(table: StoreUnderTest, client: D
     table.clock.advance(DAY_SECONDS)
     with metered(client) as meter:
         assert queue.admin.recover() == 2
-    # The item, its entry in the index of what is due, and one in that of claimable tasks.
+    # The item, its entry in the due index, and one in the index of claimable tasks.
     assert meter.write_units == 2 * 3
 
 

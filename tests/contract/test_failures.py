@@ -1,4 +1,4 @@
-"""What DynamoDB, the network or a process does wrong loses no task and is never read as "queue empty"."""
+"""Failures of DynamoDB, the network or a process lose no task and are never read as "queue empty"."""
 
 import socket
 import time
@@ -281,7 +281,7 @@ class TestCutShort:
         assert payloads(queue.claim(limit=5)) == [1, 0]
 
     def test_even_if_the_store_stays_down(self, queue: Queue, client: DynamoDBClient) -> None:
-        """The look for what is due, which follows a claim that got too little, fails as well."""
+        """The search for due tasks, which follows a claim that got too few, fails as well."""
         with one_by_one(client):
             queue.put_many([{"payload": number} for number in range(5)])
         queue.admin.recover()  # a first claim would look before it takes; this reads the control record, too
@@ -381,7 +381,7 @@ def test_a_process_may_die_after_any_call(
 
 
 class TestLeaseRecord:
-    """The record that names what a process holds is right whatever else goes on."""
+    """The record of the tasks that a process holds stays right under concurrent calls."""
 
     def test_a_stale_settlement_does_not_hide_the_next_claim(
         self, queue: Queue, table: StoreUnderTest
@@ -485,7 +485,7 @@ class TestLeaseRecord:
         assert len(recovered_claims(table, 1000)) == 1
 
     def test_records_without_tasks_do_not_delay_the_others(self, table: StoreUnderTest) -> None:
-        """More empty records than the sweep reads at a time are due before one that matters."""
+        """More empty records than the sweep reads at a time are due before a record with tasks."""
         producer = table.queue()
         for number in range(30):
             worker = table.queue()
@@ -520,7 +520,7 @@ class TestLaggingIndex:
             taken = payloads(first.claim(limit=20))
             first.put("new")
             assert taken == list(range(39, 19, -1))
-            # Meeting what others took, it steps aside: any of the next ones, but each of them once.
+            # After meeting tasks of other claimers, it takes any of the next tasks, each of them once.
             found = payloads(second.claim(limit=3))
             assert len(found) == 3
             found += payloads(second.claim(limit=30))

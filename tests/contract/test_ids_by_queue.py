@@ -1,4 +1,4 @@
-"""An id is unique within its queue: queues of one table know nothing of each other's tasks."""
+"""An id is unique within its queue: queues of one table do not see each other's tasks."""
 
 import random
 from collections.abc import Callable

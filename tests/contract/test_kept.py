@@ -27,7 +27,7 @@ def test_what_is_never_stale_waits_for_a_late_consumer(store: StoreUnderTest, aw
     queue.retry(retried, error="down", delay_seconds=5)
     store.clock.advance(away_seconds)
 
-    queue.admin.recover()  # deletes what is past its retention
+    queue.admin.recover()  # deletes tasks past their retention
     assert counts(queue.stats()) == counts(queue.stats(approximate=True)) == {"pending": 4}
     for task_id in ("delayed", "at", "grouped", "retried"):
         task = known(queue, task_id)

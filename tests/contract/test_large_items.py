@@ -1,4 +1,4 @@
-"""A record or task at DynamoDB's limit of 400 KB costs itself: the others are served."""
+"""A record or task at DynamoDB's limit of 400 KB fails alone: all others are served."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from tests.support.attached import Shipments
 from tests.support.readings import ids
 
 LIMIT_BYTES = 400 * 1024
-# More than a record has besides the text.
+# More bytes than a record has besides the text.
 OTHER_BYTES = 4096
 LONG = "x" * 500
 

@@ -1,4 +1,4 @@
-"""What a live view reads of a queue: the ages of what waits, and what is held, at a bounded cost."""
+"""Reads of a live view: the ages of waiting tasks, and the held tasks, at a bounded cost."""
 
 import json
 
@@ -58,7 +58,7 @@ class TestNewestCreated:
         store.clock.advance(MAX_AGE_SECONDS - 10)
         queue.put("later", delay_seconds=20)
         created = put_one_a_second(store, queue, 3)
-        queue.claim()  # the one of the higher level
+        queue.claim()  # the task of the higher level
         store.clock.advance(1)
         assert times(queue)[None] == pytest.approx(created, abs=0.001)
 

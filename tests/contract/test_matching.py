@@ -1,4 +1,4 @@
-"""What resources and callers can rely on, on every store."""
+"""Promises to resources and callers, on every store."""
 
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ def test_the_example_of_the_article(desk: Desk) -> None:
     billy = one(queue, SPANISH_MAN)
     assert (billy.resource_id, billy.rank, billy.criteria) == ("Billy", 0, SPANISH_MAN)
     assert billy.attributes == {"gender": ("M",), "language": ("English", "French", "Spanish")}
-    # Out of every queue at once: a second caller who would take him in French finds no man.
+    # He left every queue in one write: a second caller, who asks for a man with French, finds nobody.
     assert queue.match({"language": "French", "gender": "M"}) == []
     assert not [name for name in queue.depths() if name.startswith("gender=M")]
     assert status(queue, "Billy") is ResourceStatus.MATCHED
@@ -582,7 +582,7 @@ def test_a_supervisor_frees_one_resource_by_its_id(desk: Desk, lease_seconds: fl
         supervisor.admin.held("Billy")
     with pytest.raises(NotFound):
         supervisor.admin.held("nobody")
-    # Who was forgotten may ask again, and waits.
+    # A forgotten caller may ask again, and waits.
     assert supervisor.request({"language": "Spanish", "gender": "F"}, caller_id="ann") is None
 
 

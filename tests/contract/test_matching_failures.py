@@ -126,7 +126,7 @@ def test_a_failed_condition_leads_to_the_next_candidate(table_desk: Desk, queue:
 def test_a_resource_that_left_meanwhile_is_not_matched(
     table_desk: Desk, queue: MatchQueue, change: str
 ) -> None:
-    """Not even if it is queued again: then it has other entries."""
+    """Not even if the resource is queued again: then it has other entries."""
 
     def act() -> None:
         table_desk.queue().withdraw("Christine")

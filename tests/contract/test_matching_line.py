@@ -29,7 +29,7 @@ def line_of(queue: MatchQueue) -> list[str]:
 
 
 def got(queue: MatchQueue, criteria: Any, caller_id: str) -> Match:
-    """Return the match of a caller who must have one."""
+    """Return the match of a caller, which must exist."""
     match = queue.request(criteria, caller_id=caller_id)
     assert match is not None
     return match
@@ -169,7 +169,7 @@ def test_a_resource_with_the_most_entries_can_be_matched_to_a_waiting_caller(
 
 @pytest.mark.usefixtures("found_by")
 def test_two_at_the_same_time_see_each_other(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One joins after the other has looked, and before it has written."""
+    """One side joins after the other has looked and before it has written."""
     queue, other = desk.queue(), desk.queue()
     queue.register("Ellen", attributes=SPANISH)
     queue.register("Billy", attributes=SPANISH)

@@ -1,4 +1,4 @@
-"""The lives of resources and callers, as each store tells the pipeline of them."""
+"""The lives of resources and callers in the events that each store gives the pipeline."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -211,7 +211,7 @@ class TestReserve:
             else:
                 first.complete(claim)
         first.put("probe")
-        serve(first, 1)  # shares what it saw
+        serve(first, 1)  # shares the times it observed
         second = queue_of(store, **options)
         second.put("late")
         store.clock.advance(DEADLINE_SECONDS - 1.9)  # p90 of the run times is 2 s

@@ -25,7 +25,7 @@ class Traffic:
     """A producer and a worker of a queue, on a clock that only they move.
 
     Attributes:
-        ends: What became of the tasks: done, or turned away.
+        ends: The fates of the tasks: done, or turned away.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ def test_a_child_has_the_deadline_the_group_and_the_trace_of_its_root_and_its_ow
 def test_newest_first_a_child_is_ahead_of_the_roots_that_come_before_its_parents_slot_claims_again(
     store: StoreUnderTest,
 ) -> None:
-    """Without it they bury the child, and what was done for it is lost."""
+    """Without it they delay the child past its deadline, and the work done for it is lost."""
     queue = store.queue(max_age_seconds=60)
     queue.put(1, task_id="root")
     root = claimed(queue)

@@ -17,7 +17,7 @@ GROUPS = (None, "a", "b")
 
 
 def put_mixed(store: StoreUnderTest, queue: Queue) -> int:
-    """Put tasks of several priorities and groups, one group with more than the others; return how many."""
+    """Put tasks of several priorities and groups, most of them in one group; return how many."""
     tasks: list[dict[str, Any]] = []
     for n in range(24):
         group = GROUPS[n % 3] if n < 12 else "a"
@@ -113,7 +113,7 @@ def test_on_dynamodb_a_look_reads_as_much_however_much_waits(table_store: StoreU
     seen = []
     for number in (60, 240):
         put_many(queue, number)
-        queue.peek(10)  # what a process reads once
+        queue.peek(10)  # the reads that a process makes once
         with metered(table_store.client) as meter:
             assert len(queue.peek(10)) == 10
         seen.append(meter.calls)
@@ -137,7 +137,7 @@ def test_on_sql_a_look_sends_as_much_however_much_waits(sqlite_engine: sa.Engine
     seen = []
     for number in (60, 240):
         put_many(queue, number)
-        queue.peek(10)  # what a process reads once
+        queue.peek(10)  # the reads that a process makes once
         with sent(queue) as statements:
             assert len(queue.peek(10)) == 10
         seen.append(len(statements))

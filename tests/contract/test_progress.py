@@ -1,4 +1,4 @@
-"""How far the work of a claim is: kept with its lease, on every store."""
+"""The progress of a claim is stored with its lease, on every store."""
 
 from collections.abc import Callable
 

@@ -37,7 +37,7 @@ def test_a_relay_to_its_own_source_is_refused_at_once(store: StoreUnderTest) -> 
 def test_a_source_that_is_not_recognized_gets_its_tasks_back(
     store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by two names of one server, or two clients of one account."""
+    """As if by two names of one server, or two clients of one account."""
     source, destination = store.queue(), store.queue()
     source.put_many([{"payload": number, "task_id": str(number)} for number in range(5)])
     monkeypatch.setattr(core_of(source).store, "place", None)

@@ -1,4 +1,4 @@
-"""What an operator changes by id, whoever holds it: cancel and redrive as new, by force too."""
+"""Operators change tasks by id, whoever holds them: cancel and redrive as new, also by force."""
 
 from collections.abc import Callable
 
@@ -107,7 +107,7 @@ class TestForce:
         with pytest.raises(LeaseLost):
             getattr(queue, settle)(claim)
         assert known(queue, "a") == task
-        # What names the lease does not bring the task back once more.
+        # The record of the lease does not bring the task back a second time.
         again = ids(queue.claim())
         assert again == (["a"] if verb == "redrive as new" else [])
 

@@ -1,4 +1,4 @@
-"""How long a failing task is tried: until its deadline, or without one by attempts that outlast outages."""
+"""A failing task is tried until its deadline, or, without one, longer than outages last."""
 
 from __future__ import annotations
 

@@ -207,9 +207,9 @@ def test_it_takes_few_statements(store: StoreUnderTest) -> None:
     settlements += [Settlement.retry(claim) for claim in claims[40:]]
     with counted_calls(queue, store) as seen:
         assert not [each for each in queue.settle_many(settlements) if isinstance(each, Exception)]
-    # Whether others are told, in statements of their own, depends on how long ago they were.
+    # How recently other processes were notified decides whether further statements notify them.
     settling = [each for each in seen if "pg_notify" not in str(each)]
-    # The others lock the rows and change them in one transaction, MariaDB all of them.
+    # The other databases lock the rows and change them in one transaction, MariaDB for all rows.
     assert len(settling) <= {"postgres": 2, "sqlite": 5}.get(store.kind, 4)
 
 

@@ -1,4 +1,4 @@
-"""What a store reads in pages, or writes in batches, is complete and in order: here they have two entries."""
+"""Paged reads and batched writes are complete and in order; here pages have two entries."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -32,7 +32,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def put(queue: Queue, *task_ids: str, **options: Any) -> list[PutOutcome]:
-    """Put tasks in one call; return what became of each."""
+    """Put tasks in one call; return the fate of each."""
     found = queue.put_many([{"payload": each, "task_id": each} for each in task_ids], **options)
     return [receipt.outcome for receipt in found]
 

@@ -146,7 +146,7 @@ def test_who_names_options_first_stores_them_with_a_queue_that_is_new_to_its_tab
 
 
 def test_a_queue_with_tasks_is_not_new(store: StoreUnderTest) -> None:
-    """Nobody named an option, so that all follow the defaults; one who names another does not change them."""
+    """No process named an option, so all follow the defaults; naming another value changes nothing."""
     store.queue(name="mail").put(1)
     late = store.queue(name="mail", order="fifo")
     for verb in (lambda: late.put(2), late.claim, late.create_table):
@@ -164,7 +164,7 @@ def test_a_queue_with_tasks_is_not_new(store: StoreUnderTest) -> None:
 def test_of_two_who_open_a_new_queue_at_once_the_second_is_refused(store: StoreUnderTest) -> None:
     ours, theirs = store.queue(order="fifo"), store.queue(order="lifo", max_attempts=2)
     for queue in (ours, theirs):
-        assert queue.stats().pending == 0  # each has read that nothing is stored
+        assert queue.stats().pending == 0  # each process has read that nothing is stored
     theirs.put(1)
     for _ in range(2):
         with pytest.raises(ValueError, match=r"^order: queue 'default' has lifo stored, and fifo was named"):
@@ -228,7 +228,7 @@ def test_a_process_in_use_follows_a_change_within_5_s(
     (oldest,) = worker.claim()
     assert oldest.task.payload == 0
     assert worker.retry(oldest).status is TaskStatus.FAILURE
-    # What the process named when it opened the queue does not hold against a later change.
+    # A later change overrides the value that the process named when it opened the queue.
     late = producer.get(producer.put("late").task_id)
     assert late is not None
     assert late.deadline == store.clock.now + 60

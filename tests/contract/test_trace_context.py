@@ -1,4 +1,4 @@
-"""The trace context that a task carries: what was put is what is claimed, on every store."""
+"""A claimed task carries the trace context that it was put with, on every store."""
 
 from collections.abc import Callable
 

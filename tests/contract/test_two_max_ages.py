@@ -1,4 +1,4 @@
-"""Where who puts has a longer max age than who claims, all reads of the claimer agree with its claims."""
+"""If the producer's max age exceeds the claimer's, all reads of the claimer agree with its claims."""
 
 import pytest
 

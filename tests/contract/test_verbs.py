@@ -1,4 +1,4 @@
-"""What each verb does, on every store."""
+"""The effects of each verb, on every store."""
 
 import random
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from tests.support.readings import counts, ids, known, payloads, total, within_s
 
 @pytest.fixture
 def quick_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the time after which a process notices what others changed."""
+    """Shorten the time after which a process notices changes by others."""
     monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 0.05)
     monkeypatch.setattr(records, "PAUSE_CHECK_SECONDS", 0.05)
 

@@ -1,4 +1,4 @@
-"""What counts as waiting, on every store: tasks that are claimable now."""
+"""Only tasks that are claimable now count as waiting, on every store."""
 
 import pytest
 

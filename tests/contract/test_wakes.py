@@ -1,4 +1,4 @@
-"""What wakes those who wait for tasks, on every store: polls would come too late for these tests."""
+"""Changes that wake callers who wait for tasks, on every store: polls would be too late here."""
 
 import asyncio
 import threading
@@ -73,7 +73,7 @@ WAYS = [name for name in vars(Held) if not name.startswith("_") and name != "cla
 
 @pytest.fixture(params=WAYS)
 def act(store: StoreUnderTest, request: pytest.FixtureRequest) -> Callable[[], object]:
-    """Return what makes a task claimable, at once or soon."""
+    """Return a function that makes a task claimable, now or soon."""
     way: Callable[[], Callable[[], object]] = getattr(Held(store.queue(clock=time.time)), request.param)
     return way()
 

@@ -11,7 +11,7 @@ MAX_AGE_SECONDS = 10.0
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest) -> StoreUnderTest:
-    """Return an empty store, in memory or in SQLite: the contract tests have the others."""
+    """Return an empty store, in memory or in SQLite; the contract tests cover the other stores."""
     if request.param == "memory":
         memory = MemoryStore()
         return StoreUnderTest("memory", lambda _shards: memory)

@@ -1,4 +1,4 @@
-"""The page in a browser: what it shows of a thousand changes a second, and how it is used."""
+"""The page in a browser, while a thousand tasks a second change, and under a user's clicks."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ SECRET_WORD = "only-on-request"
 
 @dataclass
 class Source:
-    """Puts and serves tasks in a thread until told to end."""
+    """Puts and serves tasks in a thread until stopped."""
 
     queue: Queue
     changes: int = 0
@@ -175,7 +175,7 @@ def test_tasks_fall_over_the_line(opened: tuple[Page, str, list[str]], queue: Qu
     line = pixels(page, "#stack")["shed"]
 
     def drawn() -> bool:
-        if queue.stats().pending == 0:  # also if a busy machine did not draw the last ones in time
+        if queue.stats().pending == 0:  # even if a busy machine did not draw the last marks in time
             queue.put_many([{"payload": n} for n in range(200)])
         return pixels(page, "#stack")["pending"] > 1000
 

@@ -1,4 +1,4 @@
-"""The dashboard's server: who may call it, what it answers, what it changes."""
+"""The dashboard's server: access, answers and changes."""
 
 import asyncio
 import json

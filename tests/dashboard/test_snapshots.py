@@ -1,4 +1,4 @@
-"""What the dashboard finds out about a queue, in memory and in SQLite."""
+"""The dashboard's snapshots of a queue, in memory and in SQLite."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Every snippet of the documentation is run, or says why not; and what is not run still fits the project."""
+"""Every snippet of the documentation runs, or says why not; the others still match the project."""
 
 import ast
 import importlib
@@ -22,7 +22,7 @@ FOLLOWED_ELSEWHERE: Final = {"tutorial.md": "test_tutorial"}
 PAGES: Final = {page.relative_to(page.parents[1]).as_posix(): page for page in pages()}
 ALL: Final = [snippet for page in PAGES.values() for snippet in snippets(page)]
 COMMANDS: Final = {"freshq": freshq, "freshq-pipeline": freshq_pipeline}
-# What begins the next command of a line.
+# Text that starts the next command of a line.
 BETWEEN: Final = {";", "&&", "||", "|", "(", ")", "&", ">"}
 
 
@@ -113,7 +113,7 @@ def _split(words: list[str]) -> Iterator[list[str]]:
 
 
 def problem(words: list[str]) -> str | None:
-    """Return what a command of the project does not have of a line, or None."""
+    """Return the part of a line that the project's commands lack, or None."""
     command: Any = typer.main.get_command(COMMANDS[words[0]])
     rest = words[1:]
     while hasattr(command, "commands") and rest:

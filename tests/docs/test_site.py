@@ -1,4 +1,4 @@
-"""How the site is built: which pages a search finds, and in which order the reference shows the verbs."""
+"""The built site: pages that a search finds, and the order of verbs in the reference."""
 
 import re
 from pathlib import Path

@@ -34,7 +34,7 @@ FAR: Final = datetime(2099, 12, 1, 9, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Row:
-    """A feature: how to use it from Python and from a shell, and what the shell then shows."""
+    """A feature, its use from Python and from a shell, and the shell's output."""
 
     feature: str
     python: str
@@ -93,7 +93,7 @@ def typed(rows: list[Row]) -> None:
 
 
 def ran(rows: list[Row], **names: Any) -> None:
-    """Run the Python of a section, one line after the other; what is a comparison must hold."""
+    """Run the Python of a section line by line; comparisons must hold."""
     for row in rows:
         *before, last = ast.parse(row.python).body
         exec(compile(ast.Module(before, []), row.feature, "exec"), names)

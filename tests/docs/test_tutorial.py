@@ -33,5 +33,5 @@ def test_the_tutorial(tmp_path: Path, postgres_engine: sa.Engine, dynamodb_local
             dynamodb_local.delete_table(TableName="Quotes")
     waits = re.findall(r"within ([\d.]+) s", reader.printed["python overload.py"])
     newest_first, oldest_first = map(float, waits)
-    # What the page says of them.
+    # The page's claim about them.
     assert newest_first < STALE_SECONDS / 2 < oldest_first

@@ -38,7 +38,7 @@ from tests.support.patience import PATIENCE_SECONDS
 
 
 def wait_until(condition: Callable[[], Any], patience_seconds: float = PATIENCE_SECONDS) -> Any:
-    """Return what a condition returns as soon as it is true."""
+    """Return the value of a condition as soon as it is true."""
     deadline = time.monotonic() + patience_seconds
     while not (result := condition()):
         assert time.monotonic() < deadline, f"not within {patience_seconds} s"
@@ -46,7 +46,7 @@ def wait_until(condition: Callable[[], Any], patience_seconds: float = PATIENCE_
     return result
 
 
-# The applications that the test under way deployed itself.
+# The applications that the running test deployed.
 DEPLOYED: Final[list["Deployment"]] = []
 SLOTS_SHOWN: Final = 4
 LINES_SHOWN: Final = 8
@@ -66,7 +66,7 @@ def pytest_runtest_makereport(
 
 @dataclass
 class Deployment:
-    """The deployed application, and what a test does with it."""
+    """The deployed application, with helpers for tests."""
 
     emulator: Emulator
     outputs: dict[str, str]
@@ -110,7 +110,7 @@ class Deployment:
         ]
 
     def log(self, function: str) -> list[dict[str, Any]]:
-        """Return the structured lines of a function's log, but for the metrics."""
+        """Return the structured lines of a function's log, without the metrics."""
         lines = [json.loads(message) for message in self.raw_log(function) if message.startswith("{")]
         return [line for line in lines if "message" in line]
 
@@ -236,7 +236,7 @@ def deploy_application(
 
 
 def delete(stacks: Sequence[str], emulator: Emulator) -> None:
-    """Delete stacks, so that they take no time from others."""
+    """Delete stacks, so that they do not slow down others."""
     client = boto3.client("cloudformation", **emulator.connection)
     for stack in stacks:
         client.delete_stack(StackName=stack)

@@ -65,7 +65,7 @@ class Package:
         return complete(stack, connection)
 
     def update(self, stack: str, values: Mapping[str, str], connection: Connection) -> None:
-        """Update a stack, whose parameters are at their defaults but for these.
+        """Update a stack with these parameters, and defaults for all others.
 
         Raises:
             botocore.exceptions.WaiterError: If the update was rolled back.

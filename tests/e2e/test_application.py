@@ -21,7 +21,7 @@ from tests.support.readings import known
 # A chain of passes that does nothing for so long was broken.
 QUIET_SECONDS = 15.0
 
-# The schedule's minute passes while the other tests run.
+# The schedule runs within a minute, while the other tests run.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("left_alone")]
 
 
@@ -83,7 +83,7 @@ def status_of(application: Deployment, task_id: str) -> TaskStatus | None:
 
 
 def killed_in_the_middle(application: Deployment) -> str:
-    """Kill the worker of a task, and return the task; there are others if a busy machine was too slow."""
+    """Kill the worker of a task, and return the task; try another if a busy machine was too slow."""
     for number in count():
         task_id = f"survivor-{number}"
         application.put({"task_id": task_id, "payload": {}})

@@ -1,4 +1,4 @@
-"""The archive on the emulator: what happened to every task arrives in the bucket, and nothing else does."""
+"""The archive on the emulator: the events of every task arrive in the bucket, and nothing else."""
 
 import json
 import sys

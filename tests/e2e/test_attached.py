@@ -99,11 +99,11 @@ def test_records_are_worked_and_archived_and_the_application_s_own_stay_its_own(
     assert attached.outputs["QueueTableName"] == TABLE
     match_agents(client)
 
-    # What the application puts itself: some of its records, and one that it writes and puts at once.
+    # Puts by the application: some of its records, and one that it writes and puts in one step.
     queue.put_many([{"payload": None, "task_id": f"c-7/{number}"} for number in range(8)])
     client.put_item(TableName=TABLE, Item=record(20, reject={"BOOL": True}))
     queue.put(task_id="c-7/20")
-    # What it has the stack put, with one that does not exist; and one for later.
+    # Puts by the stack, among them a missing record and a delayed one.
     answer = attached.invoke("CreateTasks", {"tasks": [{"task_id": "c-7/8"}, {"task_id": "c-7/99"}]})
     assert (answer["created"], answer["refused"]) == (1, 1)
     queue.put(task_id="c-7/9", delay_seconds=1)
@@ -148,7 +148,7 @@ def lives_in(attached: Deployment, *queues: str) -> dict[str, list[str]]:
 
 
 def match_agents(client: DynamoDBClient) -> None:
-    """Let an agent wait, then a caller whom nobody fits, and match the agent to another."""
+    """Let an agent wait, then a caller who fits nobody, and match the agent to another caller."""
     agents = MatchQueue.dynamodb(AGENTS, client)
     agents.register("ellen", attributes={"language": "Spanish"})
     agents.offer("ellen")

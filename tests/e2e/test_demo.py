@@ -56,7 +56,7 @@ def test_it_accounts_for_every_task_and_serves_the_newest(tmp_path: Path) -> Non
     assert summary["created"] == pytest.approx(
         OVERLOAD * LOAD_SECONDS * summary["capacity_per_second"], rel=0.01
     )
-    # The data pipeline, from what was archived, comes to the same.
+    # The data pipeline computes the same from the archive.
     facts: dict[str, Any] = json.loads((folder / "pipeline" / "summary.json").read_text("utf-8"))
     assert {fate: facts[fate] for fate in fates} == {fate: summary[fate] for fate in fates}
     assert (facts["ledger_violations"], facts["events_quarantined"]) == (0, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# What AWS's Python runtimes bring along.
+# Packages of AWS's Python runtimes.
 RUNTIME_PACKAGES = ("boto3", "botocore", "s3transfer", "dateutil", "six.py", "urllib3")
 
 

@@ -1,7 +1,7 @@
-"""What the simulator predicts, the deployed application does: each order at three times the capacity.
+"""The deployed application does what the simulator predicts: each order at three times the capacity.
 
-A busy machine stalls workers for seconds, which no prediction knows. Whatever it does, the application serves
-what the library's queue serves by the same arrivals and claims. Without such stalls the simulator is right.
+A busy machine stalls workers for seconds, which no prediction knows. The application serves what the
+library's queue serves for the same arrivals and claims. Without such stalls the simulator is right.
 """
 
 import random
@@ -70,7 +70,7 @@ def offer(applications: Sequence[Deployment]) -> None:
     for _ in range(round(LOAD_SECONDS * RATE_PER_SECOND)):
         priority = 9 if rng.random() < URGENT / 10 else 0
         time.sleep(max(0.0, due - time.monotonic()))
-        due = max(due, time.monotonic()) + 1 / RATE_PER_SECOND  # what a stall delayed comes not all at once
+        due = max(due, time.monotonic()) + 1 / RATE_PER_SECOND  # after a stall, not all together
         for queue in queues:
             queue.put("work", priority=priority)
 

@@ -101,7 +101,7 @@ def test_without_an_action_something_named_fails(deployed_alone: Callable[..., D
     application = deployed_alone(pass_seconds=1, settle_seconds=2, concurrency=1, demo_task_seconds=0.4)
 
     def fails(function: str, action: str, event: Any) -> bool:
-        # What a process knows, it does not ask again: each try has a group of its own.
+        # A process does not repeat reads, so each try has its own group.
         group = uuid.uuid4().hex
         if function == "CreateTasks":
             event = {"tasks": [{"payload": 1, "group": group}]}

@@ -1,4 +1,4 @@
-"""The pipeline's stack on the emulator, but for what it does not know: EMR Serverless, saved queries."""
+"""The pipeline's stack on the emulator, without what the emulator lacks: EMR Serverless, saved queries."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def clients(tmp_path: Path) -> Iterator[Callable[[Any], Any]]:
 
 
 def known_part() -> str:
-    """Return the template without what the emulator does not know; the application has a fixed id."""
+    """Return the template without what the emulator lacks; the application has a fixed id."""
     template = yaml_parse(TEMPLATE.read_text("utf-8"))
     resources = template["Resources"]
     template["Resources"] = {name: one for name, one in resources.items() if one["Type"] not in UNKNOWN}

@@ -92,7 +92,7 @@ class Operator:
         self.printed += done.stdout.splitlines()
 
     def call(self, service: str, operation: str, *words: str) -> None:
-        """Call what a command of the AWS CLI calls."""
+        """Make the call of a command of the AWS CLI."""
         client = self.application.client(service)
         if operation == "wait":
             waiter, words = client.get_waiter(words[0].replace("-", "_")), words[1:]
@@ -181,7 +181,7 @@ def test_a_point_in_time_comes_back_without_what_has_ended_since(stopped: Operat
     queue.put("later", task_id="later", delay_seconds=3600)
     stopped.remember()
     created = {task.task_id: task.created for task in queue.list()}
-    # What goes wrong afterwards, and what goes on.
+    # Later damage, and later work.
     queue.cancel("waits")
     queue.redrive(["fails"], as_new=True)
     for task_id in ("runs", "later", "fails"):

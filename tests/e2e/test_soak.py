@@ -52,7 +52,7 @@ class Play:
             time.sleep(LOOK_SECONDS)
 
     def load(self) -> None:
-        """Keep tasks waiting: most of a long life, some of a short one, one that is cancelled."""
+        """Keep tasks waiting: most with a long life, some with a short one, one cancelled."""
         queue = self.application.queue
         missing = BACKLOG - queue.stats(approximate=True).pending
         lives = (
@@ -131,4 +131,4 @@ def test_the_ledger_is_exact_after_many_hops_and_deaths(deployed_alone: Callable
     assert hops >= ENOUGH_HOPS, (hops, len(passes))
     assert len(play.killed_at) >= SOAK_SECONDS / KILL_EVERY_SECONDS - 2, play.killed_at
     facts = {"created": len(play.created), "ends": ends, "tail calls": hops, "killed": len(play.killed_at)}
-    print(facts)  # for whoever runs it by hand, with -s
+    print(facts)  # for people who run it by hand, with -s

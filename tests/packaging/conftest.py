@@ -80,7 +80,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(wheel: Path, folder: Path, *extras: str) -> Environment:
-    """Make a fresh environment with the wheel, what it needs, and what the extras need."""
+    """Make a fresh environment with the wheel, its dependencies and those of its extras."""
     venv.create(folder, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
     subprocess.run(

@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _cache_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cache what is made once per machine in the repository, and do not wait for the disk."""
+    """Cache in the repository what is made once per machine, and do not wait for the disk."""
     monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
     monkeypatch.setattr("os.fsync", lambda _file: None)  # the tests kill processes, not the machine
 
@@ -136,5 +136,5 @@ def all_rows(summary: dict[str, Any]) -> dict[str, Counter[str]]:
 
 
 def without_names(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return a summary without what is different in every run."""
+    """Return a summary without the fields that differ in every run."""
     return {name: value for name, value in summary.items() if name not in ("run_id", "tables", "manifest")}

@@ -9,7 +9,7 @@ import pytest
 
 from freshq_pipeline.storage.folder import Folder
 
-# What publication writes with: owners of functions, and the names of these. A file is replaced by os.replace.
+# The functions by which publication writes: their owners and names. A file is replaced by os.replace.
 WRITES: Final = (
     (Folder, ("_move", "delete", "_delete_file")),
     (os, ("link", "symlink", "rename", "replace", "rmdir")),

@@ -19,7 +19,7 @@ HOUR = 3600.0
 
 
 def oddities(prefix: str) -> Recording:
-    """Return lives that belong to several days, or change what they are counted by."""
+    """Return lives that span several days, or change the fields by which they are counted."""
     tape = Recording()
     touched, moved, anew, early = (f"{prefix}-{name}" for name in ("touched", "moved", "anew", "early"))
     tape.put(DAY - 60, touched, max_age=3 * HOUR)
@@ -32,7 +32,7 @@ def oddities(prefix: str) -> Recording:
     tape.put(HOUR, moved, group="red", max_age=2 * DAY)
     tape.change(DAY + HOUR, moved, "PENDING", taskGroup={"S": "blue"})
     tape.put(HOUR, anew, max_age=60)
-    tape.put(2 * DAY + 5, anew, max_age=600)  # replaces what was shed two days before
+    tape.put(2 * DAY + 5, anew, max_age=600)  # replaces a task that was shed two days before
     tape.take(2 * DAY + 9, anew)
     # An update takes back the delay of a put that was to be due tomorrow.
     tape.put(2 * HOUR, early, delay=DAY)
@@ -86,7 +86,7 @@ def quiet_hours(hours: int) -> Recording:
 def recorded(tasks: int, seed: int, days: int) -> list[dict[str, Any]]:
     """Return the events of some days by time, with tasks that belong to several days."""
     tape = wandering(tasks, seed, hours=24 * days, again_after=0.7 * DAY)
-    # As of most days nothing is in progress for ever.
+    # On most days nothing stays in progress indefinitely.
     for task_id, item in list(tape.items.items()):
         if item["taskStatus"]["S"] == "TAKEN" and not task_id.endswith("7"):
             at = float(item["taskUpdated"]["N"]) / 1000 - START_SECONDS

@@ -91,7 +91,7 @@ class Recording:
         return [event for record in self.records if (event := landed_event(record)) is not None]
 
     def lines(self, form: Format) -> list[Any]:
-        """Return what a source of a format has of the recording."""
+        """Return the part of the recording that a source of this format has."""
         if form is Format.EXPORT:
             return [{"Item": item} for item in self.items.values()]
         if form is Format.KINESIS:

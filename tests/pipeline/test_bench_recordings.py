@@ -1,4 +1,4 @@
-"""What the benchmarks of the pipeline say of a recording and of turns."""
+"""The pipeline's benchmarks: their recordings, and the figures of their turns."""
 
 import gzip
 import json

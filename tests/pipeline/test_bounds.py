@@ -1,4 +1,4 @@
-"""What reaches the driver is bounded, whatever the number of events; above a bound Spark does the work."""
+"""The driver holds a bounded amount, whatever the number of events; above a bound Spark does the work."""
 
 import ast
 from collections import Counter
@@ -162,6 +162,6 @@ def test_a_scan_keeps_no_metadata_of_the_files_that_it_has_read(
     fragments = list(scanned[0].get_fragments())
     assert len(fragments) == len(paths)
     for fragment in fragments:
-        # What is not kept must be read from the file.
+        # Values that are not kept must be read from the file.
         with pytest.raises(FileNotFoundError):
             fragment.metadata  # noqa: B018 - the access reads it

@@ -100,13 +100,13 @@ def test_of_two_runs_at_a_time_the_first_to_end_is_published(s3: Any) -> None:
     pointer = out.read_json("_current.json")
     with pytest.raises(Overtaken):
         publish(out, state("3", seen_by_both), {"run_id": "3"}, keep_runs=1)
-    # Not even what it no longer needs is deleted by who was overtaken after the comparison.
+    # A run overtaken after the comparison deletes nothing, not even files it no longer needs.
     prune(out, state("3", [*seen_by_both, "3"]), keep_runs=1)
     assert out.read_json("_current.json") == pointer
     assert {"runs/4", "silver/4"} <= folders(s3, "at-a-time")
     assert {"runs/3", "silver/3"}.isdisjoint(folders(s3, "at-a-time"))
     assert file_of("4") in [file.path for file in out.files("files")]
-    # The run after the next one deletes what is left of it.
+    # The run after the next one deletes its remains.
     write_draft(out, "5")
     publish(out, state("5", published_runs(out)), {"run_id": "5"}, keep_runs=1)
     assert [file.path for file in out.files("files/tasks")] == [file_of("5")]

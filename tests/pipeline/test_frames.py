@@ -49,7 +49,7 @@ def test_the_session_of_the_caller(
     counts = [frames["tasks"].count() for frames in (first.tables, second.tables, tables(mine, "out"))]
     assert counts == [18, 19, 19]
     assert tables(mine, "out", first.summary["run_id"])["tasks"].count() == 18
-    # Who knows nothing of runs finds those of one.
+    # A reader who does not know about runs finds the files of one run.
     folder = str(tmp_path / "out/tables/tasks")
     by_hand = [mine.read.parquet(path) for path in (folder, f"{folder}/*/*/*.parquet")]
     assert [frame.count() for frame in by_hand] == [19, 19]

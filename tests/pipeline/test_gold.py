@@ -153,7 +153,7 @@ def test_days_that_share_ids_are_linked(tmp_path: Path, monkeypatch: pytest.Monk
     assert (state.ids, state.indexed) == (["c-all"], ["a", "b", "c"])
     add(out, state, "d", {5: ["z"], 6: ["other"]})
     assert links(state) == {1: [3], 2: [5, 6], 3: [1, 4], 4: [3], 5: [2], 6: [2]}
-    # What is indexed is not read again.
+    # Indexed events are not read again.
     (tmp_path / silver_path("a", 1) / "0.parquet").write_text("damaged")
     index_ids(NO_SPARK, out, state)
     assert state.ids == ["c-all", "d"]

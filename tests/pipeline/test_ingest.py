@@ -1,4 +1,4 @@
-"""Files become canonical events, of which Arrow and Spark make the same; values of unknown attributes go."""
+"""Arrow and Spark make the same canonical events of files; values of unknown attributes are dropped."""
 
 import gzip
 import json
@@ -52,7 +52,7 @@ CLOCKS: Final = tuple(
 )
 VALID: Final = {"change": CHANGES, "status": STATUSES, "updated_ms": CLOCKS, "stream_ms": CLOCKS}
 OTHERS: Final[tuple[Any, ...]] = (None, True, False, [], [1], {}, {"a": 1})
-# How a line can be something else than one JSON object.
+# Lines that are not one JSON object.
 LINES: Final[tuple[Callable[[str], str], ...]] = (
     lambda _: "null", lambda _: "true", lambda _: "1", lambda _: '"text"', lambda _: "[]", lambda _: "{}",
     lambda _: "", lambda _: " ", lambda _: "\t", lambda _: "not json", lambda _: "NaN",
@@ -95,7 +95,7 @@ def encoded(lines: list[str]) -> bytes:
 
 @pytest.fixture(scope="module")
 def sound_blocks() -> dict[bytes, list[dict[str, Any]]]:
-    """Return the blocks of a wide random corpus of which Arrow makes events, with these events."""
+    """Return the blocks of a random corpus that Arrow accepts, with their events."""
     generator = random.Random(20260101)
     made = {}
     for _ in range(6000):
@@ -172,7 +172,7 @@ def test_files_that_are_not_sound_leave_nothing(
     (folder / "bomb.json.gz").write_bytes(gzip.compress(b"0" * (32 * MIB)) * 64)
     (folder / "empty.json").touch()
     sizes = sizes_of(events) | {"gone.json": 1}
-    # Every block is written at once.
+    # Every block is written immediately.
     monkeypatch.setattr(sound_files, "HELD_BYTES", 0)
     assert sorted(in_one_process(events, sizes, out).digests) == ["a.json.gz", "b.json"]
     stale = out.files("silver/part")[0].path.replace("0-", "9-")

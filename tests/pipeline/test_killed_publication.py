@@ -34,7 +34,7 @@ OPTIONS: dict[str, Any] = {"keep_runs": 1, "index_lag_seconds": 0.0}
 
 @dataclass
 class Night:
-    """What Spark made of new events, and how it is published.
+    """The tables that Spark made of new events, and their publication.
 
     Attributes:
         out: Copy of the output folder before the first file was moved.
@@ -145,7 +145,7 @@ def test_tables_of_a_killed_night_and_of_the_next_run_equal_duckdb(
 
 
 def assert_next_run(out: Path, again: Night, events: Path, tables: Seen) -> None:
-    """Let the next run end what a killed one left, or do its work again; check what is there then."""
+    """Let the next run finish or repeat the work of a killed run; check the result."""
     folder = Folder(str(out))
     request = RunRequest(Folder(str(events)), folder, Options(**OPTIONS))
     todo = plan(request)

@@ -38,7 +38,7 @@ def out(tmp_path: Path) -> Folder:
 def run(out: Folder, run_id: str, days: tuple[str, ...] = DAYS, keep_runs: int = 9) -> None:
     """Publish tables of some days, without Spark; each row of `tasks` has the id of the run.
 
-    All runs have the same folders. A pattern may miss those that are new if a run ends while it looks.
+    All runs have the same folders. A pattern may miss new files if a run ends while it lists.
     """
     before = current(out)
     rows = pa.table({"outcome": ["success"] * ROWS, "run": [run_id] * ROWS})
@@ -67,12 +67,12 @@ def counted(files: str | list[str]) -> dict[str, dict[str, int]]:
 
 
 def by_pattern(out: Folder) -> dict[str, dict[str, int]]:
-    """Read as a newcomer would, who knows nothing of runs."""
+    """Read like a newcomer who does not know about runs."""
     return counted(out.at("tables/tasks/*/*/*.parquet"))
 
 
 def by_resolved_link(out: Folder) -> dict[str, dict[str, int]]:
-    """Read what the link named when it was resolved."""
+    """Read the folder to which the link was resolved."""
     return counted(f"{Path(out.at('tables')).resolve()}/tasks/**/*.parquet")
 
 
@@ -95,7 +95,7 @@ def test_a_pattern_finds_the_files_of_one_run(out: Folder) -> None:
     run(out, "3", DAYS[2:], keep_runs=2)
     assert [reader(out) for reader in READERS] == [made_by("1", "2", "3")] * 3
     assert str(Path(out.at("tables")).readlink()) == "runs/3/tables"
-    # The run before is there in the same form, the first one is not.
+    # The previous run is there in the same form, the first run is not.
     assert counted(out.at("runs/*/tables/tasks/day=2026-01-03/*/*.parquet")) == {DAYS[2]: {"2": 5, "3": 5}}
     assert counted(out.at("runs/2/tables/tasks/*/*/*.parquet")) == made_by("1", "2", "2")
     # Second names take no space.

@@ -221,7 +221,7 @@ def test_the_index_lag_is_that_of_the_source(pipeline: Pipeline, tmp_path: Path)
     history = events / "queue-office-123456789abc"
     write_lines(history / "000000000001.jsonl.gz", out_of_turn_within_a_second("office").landed())
     write_lines(history / "_recording.json", [recording_of_history("office")])
-    # A source more does not change the tables of the others, and so opens no day again.
+    # One more source does not change the tables of the others, and so reopens no day.
     assert not plan(RunRequest(Folder(str(events)), Folder(str(out)))).again
     second = pipeline(events, out, index_lag_seconds=None)
     found = {row["queue"]: (row["inversions"], row["index_lag_seconds"]) for row in second["queues"]}

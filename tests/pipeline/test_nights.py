@@ -207,7 +207,7 @@ def test_the_recording_of_each_queue_begins_with_its_own_first_event(
     summary = assert_each_run_equals_duckdb(pipeline, tmp_path, parts)
     violations = {row["queue"]: row["ledger_violations"] for row in summary["queues"]}
     assert violations == {"one": 0, "two": 2}
-    # What was the first life of d is the second one: that is no new violation.
+    # The first life of d is now its second one: that is no new violation.
     summary = assert_each_run_equals_duckdb(pipeline, tmp_path, [*parts, earlier])
     assert (summary["new_ledger_violations"], summary["ledger_violations"]) == (0, 2)
     # To compute a day again brings no violation that the run before did not have.

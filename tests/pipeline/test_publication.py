@@ -102,7 +102,7 @@ def test_a_killed_publication_shows_one_run_and_the_next_one_repairs_it(tmp_path
             break
         steps += 1
     assert states == {"1", "2"}
-    assert steps >= 10  # moving, links, manifest, summary, pointer, what readers see, and what is deleted
+    assert steps >= 10  # moving, links, manifest, summary, pointer, the readers' view, and deletions
 
 
 def silver(out: Folder) -> set[str]:

@@ -1,4 +1,4 @@
-"""Each kind of source is pulled once and completely, and the tables tell what the queue tells."""
+"""Each kind of source is pulled once and completely, and the tables agree with the queue."""
 
 import gzip
 import json
@@ -256,7 +256,7 @@ def test_events_that_were_deleted_before_they_were_pulled_are_a_gap(url: str, ou
     put(url, "a")
     pull_queue(url, out)
     prune(url)
-    assert pull_queue(url, out).written == 0  # what was deleted is in the folder
+    assert pull_queue(url, out).written == 0  # the deleted events are in the folder
     put(url, "b")
     prune(url)
     put(url, "c")
@@ -415,7 +415,7 @@ def test_the_tables_of_a_random_life_say_what_stats_say(
     (total,) = [row for row in table(summary, "ledger", "queue, day") if row["day"] is None]
     assert summary["events_read"] == summary["events_distinct"] == len(ids(out))
     assert summary["events_duplicate"] == 0
-    # A put over a task that is over begins another life. The queue knows only the last one.
+    # A put over an ended task begins another life. The queue knows only the last one.
     last = {row["task_id"]: row["outcome"] for row in table(summary, "tasks", "task_id, life")}
     names = ("taken", "success", "failure", "cancelled", "shed")
     expected = {"pending": stats.pending + stats.delayed} | {name: getattr(stats, name) for name in names}

@@ -60,7 +60,7 @@ def _no_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave tables out, which saves time where each is treated alike."""
+    """Leave tables out to save time, because all are treated alike."""
     some = {name: TABLES[name] for name in SOME_TABLES}
     for module in ("registration", "state", "table_files"):
         monkeypatch.setattr(f"freshq_pipeline.storage.{module}.TABLES", some)
@@ -191,7 +191,7 @@ def test_snapshots_expire_with_their_runs_and_a_tag_keeps_its_files(out: Folder)
             assert rows(table, snapshot.snapshot_id) == made_by(run_id, run_id)
         ledger = catalog.load_table("freshq.ledger")
         assert runs_of(ledger) == ["3", "4"]
-        # What only expired snapshots had is deleted.
+        # Files that only expired snapshots needed are deleted.
         lists = [file.path for file in out.files("catalog/freshq/ledger") if "/snap-" in file.path]
         assert len(lists) == len(ledger.snapshots())
         table.manage_snapshots().remove_tag("before the change").commit()
@@ -272,7 +272,7 @@ def test_a_catalog_that_fails_is_made_up_for(out: Folder, monkeypatch: pytest.Mo
 def test_a_run_that_fails_after_its_publication_stays(
     out: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pointer names it; only what was never published is deleted."""
+    """The pointer names it; only unpublished files are deleted."""
     write_lines(tmp_path / "in/a.json", [{}])
     request = RunRequest(Folder(str(tmp_path / "in")), out, Options(catalog="local"))
 

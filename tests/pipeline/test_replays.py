@@ -130,7 +130,7 @@ def test_what_the_recording_does_not_show_is_not_made_up() -> None:
     assert counts_of(record) == (11, 0, 0, 1, 1)
     assert record.imputed == 2
     found = replay(record)
-    assert counted(found) == (12, 0, 0, 0, 1)  # one server more than the one that is taken serves the last
+    assert counted(found) == (12, 0, 0, 0, 1)  # one more server than the busy one serves the last task
     assert replay(recorded([*rows, *([task(71.7, outcome="pending")] * 50)], servers=1))["pending"] > 40
 
 

@@ -254,7 +254,7 @@ def test_minutes_are_added_up_over_groups_and_steps(tmp_path: Path) -> None:
     assert (third["offered"], third["oldest_pending_seconds"], third["wait_histogram"]) == (0, None, None)
     assert (first["offered"], first["oldest_pending_seconds"], first["newest_pending_seconds"]) == (5, 9, 2)
     assert first["wait_histogram"] == [{"bucket": 5, "count": 1}, {"bucket": 7, "count": 3}]
-    # The groups of a minute together; of the minutes of a step, the one with the most.
+    # All groups of a minute together; the largest minute of a step.
     assert first["backlog_by_age"] == [{"from_seconds": 0, "count": 6}, {"from_seconds": 10, "count": 1}]
     assert (second["shed"], second["service_horizon_seconds"], second["wait_histogram"]) == (1, 3, None)
     assert (end["succeeded"], post["offered"], post["backlog_by_age"]) == (2, 7, None)

@@ -108,7 +108,7 @@ def sql_queues(folder: Path, events: Path) -> None:
 
 
 def sql_matches(folder: Path, events: Path) -> tuple[dict[str, int], int]:
-    """Live through a shift in a database, pull its 28 events, and return what the queue counts then."""
+    """Play a shift in a database, pull its 28 events, and return the queue's counts."""
     address, clock = f"sqlite:///{folder / 'agents.db'}", Clock(START_SECONDS + 1000)
     queue = MatchQueue.sql(address, history=True, clock=clock, lease_seconds=LEASE_SECONDS)
     queue.create_table()
@@ -121,7 +121,7 @@ def sql_matches(folder: Path, events: Path) -> tuple[dict[str, int], int]:
 
 
 def table_matches(client: DynamoDBClient, events: Path) -> tuple[str, dict[str, int], int]:
-    """Live through a shift on a table, archive its 28 events; return the table, and what the queue counts."""
+    """Play a shift on a table, archive its 28 events; return the table and the queue's counts."""
     desk = Desk(clock=Clock(START_SECONDS + 2000), client=client)
     queue = desk.queue(lease_seconds=LEASE_SECONDS)
     queue.create_table()
@@ -173,7 +173,7 @@ def damaged(events: Path, known: list[dict[str, Any]]) -> None:
 
 
 def write_first(folder: Path, client: DynamoDBClient) -> tuple[str, list[Any]]:
-    """Write what the first run reads: 102 records, of which 90 are distinct events up to as-of."""
+    """Write the input of the first run: 102 records, of which 90 are distinct events up to as-of."""
     events = folder / "in"
     tape, numbered = Recording(), Recording()
     mail(tape)
@@ -190,7 +190,7 @@ def write_first(folder: Path, client: DynamoDBClient) -> tuple[str, list[Any]]:
 
 
 def write_late(folder: Path) -> None:
-    """Write what the second run reads: 2 new events of the first day, and a copy of an old one."""
+    """Write the input of the second run: 2 new events of the first day, and a copy of an old one."""
     tape = Recording()
     mail(tape)
     old = tape.landed()
@@ -303,7 +303,7 @@ def check_tasks(rows: Rows, name: str) -> None:
 
 
 def check_workers(rows: Rows) -> None:
-    """Check who claimed, settled and lost leases; of matches, who served the callers."""
+    """Check which workers claimed, settled and lost leases; for matches, who served the callers."""
     found = {
         (row["queue"], row["worker"]): (row["claims"], row["settles"], row["lease_losses"])
         for row in rows

@@ -1,4 +1,4 @@
-"""How Spark is started, and the plans of its work."""
+"""The start of Spark, and the plans of its work."""
 
 import fcntl
 import os
@@ -165,7 +165,7 @@ def steps(spark: SparkSession, tmp_path: Path) -> DataFrame:
 
 @pytest.fixture
 def written(spark: SparkSession, tmp_path: Path) -> DataFrame:
-    """The table `tasks` as the other tables read it."""
+    """The table `tasks` in the form in which the other tables read it."""
     return spark.read.schema(ddl(columns_with_day("tasks"))).json(str(tmp_path / "a.json"))
 
 
@@ -181,7 +181,7 @@ def test_one_shuffle_by_task(steps: DataFrame) -> None:
 def test_lives_are_not_shuffled_again_for_inversions(spark: SparkSession, steps: DataFrame) -> None:
     threshold = "spark.sql.autoBroadcastJoinThreshold"
     before = str(spark.conf.get(threshold))
-    spark.conf.set(threshold, "-1")  # as with millions of lives, where neither side of the join is small
+    spark.conf.set(threshold, "-1")  # as with millions of lives, when neither side of the join is small
     try:
         plan = plan_of(tasks(lives(steps), inversions(steps, AS_OF_US), AS_OF_US, F.lit(0)))
     finally:

@@ -34,7 +34,7 @@ OUTPUTS = {
     "Catalog": "glue.freshq",
     "RunOptions": "--keep-runs 20 --max-reject-ratio 0.1 --keep-silver-days 90",
 }
-# What a run on the stack's own output has, unless other options are given.
+# The default options of a run on the stack's own output.
 OF_STACK = ("--catalog", "glue.freshq", "--keep-runs", "20", "--max-reject-ratio", "0.1")
 RETENTION = ("--keep-silver-days", "90")
 PLACES = ("--events", "s3://landed/events", "--out", "s3://own/out", "--json")
@@ -94,7 +94,7 @@ class Application:
 
     @property
     def verdict_key(self) -> str:
-        """Where the run writes its verdict."""
+        """The file to which the run writes its verdict."""
         return f"verdicts/{self.started['clientToken']}.json"
 
 

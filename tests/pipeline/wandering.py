@@ -19,12 +19,12 @@ FROM_TAKEN = (
 
 
 def wandering(tasks: int, seed: int, hours: float = HOURS, again_after: float = 1) -> Recording:
-    """Return the lives of a number of tasks; some ids are used again, and every second one by two tables.
+    """Return the lives of a number of tasks; some ids are used again, every second one by both tables.
 
     Args:
         tasks: How many.
         seed: The same seed gives the same lives.
-        hours: Time in which they are put.
+        hours: Period in which they are put.
         again_after: Seconds until an id is used again.
     """
     rng = random.Random(seed)

@@ -111,7 +111,7 @@ class LambdaRuntime:
         return Invocation(json.loads(body))
 
     def output(self) -> str:
-        """Return all that it wrote, without what the emulator itself writes."""
+        """Return its output without the emulator's own lines."""
         written = os.pread(self._output.fileno(), 50_000_000, 0).decode()
         own = ("START RequestId", "END RequestId", "REPORT RequestId")
         return "".join(

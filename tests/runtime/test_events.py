@@ -66,7 +66,7 @@ WORK_DONE: Final = {"claimed": 3, "succeeded": 2, "failed": 1}
 
 @dataclass(frozen=True)
 class Session:
-    """What one process of a function did: the result of each event, and all that it wrote."""
+    """The work of one process of a function: the result of each event, and its whole output."""
 
     results: dict[str, Invocation]
     output: str
@@ -101,7 +101,7 @@ def template() -> Path:
 
 @dataclass(frozen=True)
 class Cloud:
-    """What the functions call."""
+    """The services that the functions call."""
 
     template: Path
     packages: Path

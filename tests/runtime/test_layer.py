@@ -163,7 +163,7 @@ def test_tracebacks_name_the_files_as_they_are_on_lambda(application: Path) -> N
 
 @pytest.fixture
 def dry_run(tmp_path: Path) -> Callable[..., str]:
-    """Return what the layer's build would do with a Python of some version on PATH besides this one."""
+    """Return the plan of the layer's build with another version of Python on PATH besides this one."""
     for tool in ("sh", "find", "cp", "rm", "mkdir"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or "")
     (tmp_path / "python3").symlink_to(sys.executable)
