@@ -39,7 +39,7 @@ EVENT: Final[dict[str, str]] = {
     "priority": "int",
     "attempts": "int",
     "created_us": "bigint",  # for a delayed put, when it is due
-    "put_us": "bigint",  # null from versions of freshq that did not store it
+    "put_us": "bigint",
     "deadline_us": "bigint",
     "lease_until_us": "bigint",
     "not_before_us": "bigint",

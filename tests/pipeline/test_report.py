@@ -384,7 +384,7 @@ def test_a_replay_of_other_events_is_left_out(out: Folder) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "null", '{"version": 1}', '{"version": 2}', '{"scenarios": [], "queues": []}', "{broken"],
+    ["", "[]", "null", '{"version": 1}', '{"version": 0}', '{"scenarios": [], "queues": []}', "{broken"],
 )
 def test_another_layout_is_one_sentence(text: str, out: Folder) -> None:
     out.write("replay.json", text)

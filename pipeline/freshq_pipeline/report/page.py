@@ -236,8 +236,7 @@ def _quality(summary: dict[str, Any]) -> Section:
 def _unknown_fields(summary: dict[str, Any]) -> list[tuple[str, int]]:
     counts = {"events with unknown fields": summary["events_with_unknown_fields"]}
     counts |= {f"unknown field: {name}": count for name, count in summary["unknown_fields"].items()}
-    # Summaries of earlier versions lack it.
-    if others := summary.get("other_unknown_fields"):
+    if others := summary["other_unknown_fields"]:
         counts["other unknown fields"] = others
     return list(counts.items())
 

@@ -200,9 +200,8 @@ def _prune(kept: Path) -> None:
         others = (path for path in kept.parent.glob(f"classes-*{_SUFFIX}") if path != kept)
         by_age = sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)
         before = time.time() - DRAFT_SECONDS
-        # Earlier versions had drafts here.
-        drafts = [path for name in (".classes-*", "classes-*.draft") for path in kept.parent.glob(name)]
-        abandoned = [path for path in drafts if path.stat().st_mtime < before]
+        # Copies in work have such names.
+        abandoned = [path for path in kept.parent.glob(".classes-*") if path.stat().st_mtime < before]
         for path in (*by_age[OTHERS_KEPT:], *abandoned):
             path.unlink(missing_ok=True)
             path.with_suffix(_MARKER).unlink(missing_ok=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SCRATCH_PREFIX: Final = "freshq-pipeline-"
 # A process that holds the lock on this file in its folder still lives.
 SCRATCH_LOCK: Final = "lock"
-# A folder this old without a lock was left behind by an earlier version, or by a process killed at its start.
+# A folder this old without a lock was left behind by a process killed at its start.
 LOCKLESS_SECONDS: Final = 86_400
 # Folders for programs if that of temporary files is mounted with noexec, after the cache.
 _MORE_FOLDERS: Final = ("/var/tmp", "/tmp", "/dev/shm")  # noqa: S108 # nosec B108 - each process gets its own folder

@@ -19,7 +19,7 @@ REPLAY: Final = "replay.json"
 # The figure of a summary that counts ledger violations not found by the previous run.
 NEW: Final = "new_ledger_violations"
 # Version of the layout of `replay.json`. A later version of the pipeline may find an earlier layout.
-REPLAY_VERSION: Final = 2
+REPLAY_VERSION: Final = 1
 _REPLAY_FIELDS: Final = {
     "run_id": str, "events": str, "as_of_ms": int, "since": str, "until": str, "days": int,
     "recorded_days": int, "record": dict, "check": dict, "queues": list, "scenarios": list,
@@ -74,7 +74,7 @@ def damage(files: Mapping[str, Sequence[Any]], damaged: Mapping[str, DamagedFile
 
 def damage_text(figures: Mapping[str, Any]) -> str | None:
     """Return a sentence about the damaged files in a summary, without its full stop; None if none are."""
-    if not figures.get("files_damaged"):  # summaries of older packages on a cluster lack it
+    if not figures["files_damaged"]:
         return None
     first, count = figures["damaged_files"][0], figures["files_damaged"]
     more = f" and {count - 1:,} more" if count > 1 else ""

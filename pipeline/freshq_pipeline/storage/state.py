@@ -19,8 +19,6 @@ from freshq_pipeline.storage.table_files import (
     FILES,
     INTERNAL,
     PARQUET,
-    PUBLISHED,
-    has_links,
     link_tables,
     manifest_path,
     paths_of,
@@ -42,7 +40,7 @@ POINTER: Final = "_current.json"
 ALL: Final = "-all"
 # Durations of the parts of a run. They are not in the tables, which are equal for equal input.
 SECONDS: Final = "seconds.json"
-STATE_VERSION: Final = 14
+STATE_VERSION: Final = 1
 
 
 @dataclass(slots=True)
@@ -249,8 +247,7 @@ def published_runs(out: Folder) -> list[str]:
         kept = None  # only a full refresh gets here, which replaces it
     if not isinstance(kept, dict):
         return []
-    # In early versions the pointer names only its own run.
-    return list(kept.get("published", [kept.get("run_id", "")]))
+    return list(kept.get("published", []))
 
 
 def show(out: Folder, run_id: str) -> None:
@@ -272,7 +269,7 @@ def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None =
     if published_runs(out)[-1:] != [state.run_id]:
         return
     found, last = out.folders("runs"), _last_ended(out, state)
-    # Runs that were killed before they became current, and runs of earlier layouts, are not kept.
+    # Runs that were killed before they became current, and runs of other layouts, are not kept.
     newest = state.published[-keep_runs:]
     kept = {state.run_id, *(run_id for run_id in newest if out.exists(manifest_path(run_id)))}
     # Snapshots first: they need the files.
@@ -350,10 +347,7 @@ def _prune_silver(out: Folder, state: State, last: str) -> None:
 def _prune_files(out: Folder, state: State, needed: set[str], last: str) -> None:
     """Delete the files of tables that nothing needs."""
     needed = needed.union(*(paths_of(state.tables, table) for table in state.tables))
-    folders = [FILES, INTERNAL]
-    if not has_links(out):
-        folders.append(PUBLISHED)  # the place of the files in earlier versions
-    for folder in folders:
+    for folder in (FILES, INTERNAL):
         out.delete_files(
             file.path
             for file in out.files(folder)

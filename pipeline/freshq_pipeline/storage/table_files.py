@@ -279,7 +279,7 @@ def show_tables(out: Folder, run_id: str) -> None:
 
 
 def _point(out: Folder, place: Path, target: Path) -> None:
-    """Replace a link atomically. A folder in its place comes from an earlier version or a copy."""
+    """Replace a link atomically. A folder in its place comes from a copy."""
     if not place.is_symlink() or place.readlink() != target:
         if place.is_dir() and not place.is_symlink():
             check_tables(out)

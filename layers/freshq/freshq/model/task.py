@@ -320,7 +320,7 @@ class Task(_Beside, Generic[PayloadT]):
         result: The return value of the runner.
         shed_reason: Why a rule shed it before its deadline.
         version: On an attached table, how many times freshq changed the record; otherwise 0.
-        put_at: When it was put; None for a task from before this was stored, and for a record never put.
+        put_at: When it was put; None for a record that was never put.
         first_due: When a delayed put was due first; it stays after the claim. None if it was not delayed.
         first_claim_at: When it was claimed for the first time; None if it never was.
         last_claim_at: When it was claimed for the last time; None if it never was.
