@@ -1,4 +1,4 @@
-"""Processes that do random things to one queue, and write down what they did."""
+"""Processes that do random things to one queue and keep a journal."""
 
 import contextlib
 import random
@@ -17,25 +17,25 @@ from freshq.queue.core import core_of
 from tests.soak.history import Journal
 
 LEASE_SECONDS: Final = 0.5
-# How long an actor waits for an answer, such as one that the proxy swallows.
+# How long an actor waits for an answer, since the proxy may drop it.
 ANSWER_SECONDS: Final = 1.0
 MAX_AGE_SECONDS: Final = 30.0
 
 SETTLEMENTS: Final = ("complete", "complete", "complete", "fail", "retry", "release", "extend", "abandon")
-# What the first actors share out, and do until the queue has carried it out, before anything is disturbed.
+# Verbs that the first actors divide among them and repeat until each succeeds, before any disturbance.
 OPENING: Final = (
     "put", "claim", "complete", "fail", "redrive", "retry", "release", "extend",
     "reprioritize", "cancel", "recover", "cancel as dead", "redrive as new",
 )  # fmt: skip
 MEDDLING: Final = ("cancel", "reprioritize", "redrive", "recover", "cancel as dead", "redrive as new")
-# How often a task is taken from its holder by force.
+# Probability with which a verb takes a task from its holder by force.
 FORCED: Final = 0.5
-# Of a task that nobody claims during an opening.
+# The delay of a task that nobody may claim during the opening.
 LONG_DELAY_SECONDS: Final = 20.0
 
 
 class Watch:
-    """The clock of a queue, which knows whether it was looked at after the store had answered a claim."""
+    """The clock of a queue, which notes whether it was read after the store answered a claim."""
 
     def __init__(self) -> None:
         self._read = self._answered = 0.0
@@ -64,7 +64,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the queue is, in words that another process can open.
+    """The address of the queue, in a form that another process can open.
 
     Attributes:
         url: Of a SQL database, or the endpoint of a DynamoDB.
@@ -81,7 +81,7 @@ class Place:
     lease_seconds: float = LEASE_SECONDS
 
     def open(self, clock: Callable[[], float] | None = time.time) -> Queue | AttachedQueue:
-        """Return the queue, as a process of its own has it; without a clock it goes by the store's."""
+        """Return the queue as another process would open it; without a clock it uses the store's."""
         options: Any = {
             "lease_seconds": self.lease_seconds,
             "max_age_seconds": MAX_AGE_SECONDS,

@@ -18,11 +18,11 @@ from local.faults import Fault, Proxy
 from tests.soak.actors import LEASE_SECONDS, OPENING, Place, play
 from tests.soak.history import OK, Stop, read
 
-# How long a fault of the network lasts.
+# Duration of a network fault.
 FAULT_SECONDS: Final = 0.4
 # An answer that comes late, by more than the lease slack of the checker.
 DELAY_SECONDS: Final = 0.3
-# How long a store is down before it is started again.
+# Downtime of the store before it is started again.
 DOWN_SECONDS: Final = 0.5
 CONTEXT: Final = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.soak.actors"])
@@ -42,7 +42,7 @@ def alive(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[No
 
 @dataclass
 class Network:
-    """What is between the actors and their store.
+    """The network between the actors and their store.
 
     Attributes:
         proxy: Passes their connections on.
@@ -54,7 +54,7 @@ class Network:
 
 
 class Cast:
-    """Processes of which one or another is killed and replaced, or stopped for longer than a lease.
+    """Processes that are randomly killed and replaced, or stopped for longer than a lease.
 
     The network between them and their store fails for moments, and the store is stopped and started.
     """
@@ -87,7 +87,7 @@ class Cast:
         return process
 
     def unopened(self) -> set[tuple[str, str]]:
-        """Return what the first actors have not done yet of their shares of the opening."""
+        """Return the verbs of the opening that the first actors have not done yet."""
         size = len(self._actors)
         events = read(self._folder.glob("*.jsonl"))
         done = {(event.process, event.verb) for event in events if event.outcome == OK}
@@ -95,7 +95,7 @@ class Cast:
         return {(name, verb) for name, share in shares.items() for verb in (*share, "cancel")} - done
 
     def disturb(self) -> None:
-        """Do one of the bad things; at first each of them once."""
+        """Cause one kind of trouble; at first each kind once."""
         if self._untried:
             self._untried.pop()()
             return
@@ -104,11 +104,11 @@ class Cast:
 
     @property
     def tried_all(self) -> bool:
-        """Whether each of the bad things was done."""
+        """Whether each kind of trouble was caused."""
         return not self._untried
 
     def _bad_things(self) -> list[tuple[Callable[[], None], int]]:
-        """Return what can be done, and how often beside the others."""
+        """Return the kinds of trouble, with their weights."""
         things: list[tuple[Callable[[], None], int]] = [(self._kill, 6), (self._stop, 4)]
         if self._network is not None:
             things.append((self._fail, 5))
@@ -130,7 +130,7 @@ class Cast:
         self._actors[number] = self._start()
 
     def _stop(self) -> None:
-        """Stop one for one and a half leases."""
+        """Stop an actor for one and a half leases."""
         _number, victim = self._victim()
         assert victim.pid is not None
         began = time.time()

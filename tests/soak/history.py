@@ -1,8 +1,8 @@
-"""What many processes did to one queue, as each of them wrote it down, and the rules that it must obey.
+"""The journals of many processes that use one queue, and the rules that they must obey.
 
 A process writes a line before each call and another after it. When it is killed in between, the outcome of
-that call is unknown, and the checker assumes whatever breaks no rule. All processes run on one machine and
-use its clock, which is also the queue's.
+that call is unknown, and the checker assumes the outcome that breaks no rule. All processes run on one
+machine and use its clock, which is also the queue's.
 """
 
 import json
@@ -24,18 +24,19 @@ OK: Final = "ok"
 REFUSED: Final = "refused"
 UNKNOWN: Final = "unknown"
 
-# The state that each verb leaves behind for good.
+# The final state that each verb leaves.
 ENDS: Final = {
     "complete": TaskStatus.SUCCESS,
     "fail": TaskStatus.FAILURE,
     "cancel": TaskStatus.CANCELLED,
     "cancel as dead": TaskStatus.FAILURE,
 }
-# Those that return a task that is over to its line, with its attempts reset.
+# Verbs that return an ended task to its line, with its attempts reset.
 REVIVALS: Final = ("redrive", "redrive as new")
-# Those that can take a task from its holder.
+# Verbs that can take a task from its holder.
 FORCING: Final = ("cancel", "cancel as dead", *REVIVALS)
-# The transitions that a verb may be, where its event does not tell which. A redrive may find nothing to do.
+# Possible transitions of a verb, if its event does not show which one it was. A redrive may find nothing to
+# do.
 ALTERNATIVES: Final = {
     "cancel": ("cancel", "cancel by force"),
     "cancel as dead": ("cancel as dead", "cancel as dead by force"),
@@ -49,7 +50,7 @@ SLOW_CLAIM_SECONDS: Final = 0.02
 SETTLING: Final = frozenset({"complete", "fail", "retry", "release"})
 # Two readings of one clock in two processes; far less than any lease in a soak.
 CLOCK_SLACK_SECONDS: Final = 0.002
-# The end of a journal, which has at least one whole line: one of ten claims is the longest.
+# Bytes at the end of a journal that hold at least one whole line; the longest line has ten claims.
 LAST_BYTES: Final = 16_384
 # The part of its lease that a claim has left when it returns, at least.
 MIN_PART_LEFT: Final = 0.9
@@ -88,7 +89,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Stop:
-    """A time for which a process was stopped."""
+    """A period in which a process was stopped."""
 
     process: str
     began: float
@@ -123,7 +124,7 @@ class Journal:
 
     @contextmanager
     def call(self, verb: str, *task_ids: str, token: str | None = None) -> Iterator[dict[str, Any]]:
-        """Write down a call: that it begins, and how it ended; the block may add to what is written."""
+        """Write the beginning and the end of a call into the journal; the block may add fields."""
         self._number += 1
         head = {"number": self._number, "verb": verb, "ids": task_ids, "token": token, "at": self.now()}
         self._write(head)
@@ -168,7 +169,7 @@ def _events(process: str, head: Mapping[str, Any], tail: Mapping[str, Any] | Non
     ended = float("inf") if tail is None else tail["at"]
     outcome = UNKNOWN if tail is None else tail["outcome"]
     claims = () if tail is None else tail.get("claims", ())
-    # A slow claim leaves out tasks whose leases it has lost meanwhile.
+    # A slow claim leaves out tasks whose leases it has lost in the meantime.
     told_all = tail is not None and not (tail.get("short") and ended - head["at"] > SLOW_CLAIM_SECONDS)
     if head["verb"] == "claim" and (outcome == UNKNOWN or not told_all):
         yield Event(process, head["verb"], NO_TASK, head["at"], ended, outcome)
@@ -190,11 +191,11 @@ def _events(process: str, head: Mapping[str, Any], tail: Mapping[str, Any] | Non
 
 @dataclass
 class _Holding:
-    """What one claim says of who held the task when, for certain.
+    """The time for which a claim certainly held its task.
 
     Attributes:
         claim: The claim.
-        until: Up to when nobody else can have got the task.
+        until: The time until which nobody else can have claimed the task.
     """
 
     claim: Event
@@ -203,7 +204,7 @@ class _Holding:
 
 @dataclass
 class _Life:
-    """The events of one task, by what they are."""
+    """The events of one task, by verb and outcome."""
 
     events: list[Event] = field(default_factory=list)
 
@@ -286,7 +287,7 @@ def _of_life(task_id: str, life: _Life) -> Iterator[Violation]:
 
 
 class _State(NamedTuple):
-    """A task as the specification has it.
+    """The state of a task in the specification.
 
     Attributes:
         status: Its status; None: it was not put yet.
@@ -302,7 +303,7 @@ class _State(NamedTuple):
 def _traced(task_id: str, life: _Life, left: Task | None, unanswered: Sequence[float]) -> Iterator[Violation]:
     """Replay the calls about a task through the transitions, in any order that their times allow.
 
-    A call that failed may have been carried out, also after it returned. Between any two calls a lease that
+    A failed call may have been carried out, even after it returned. Between any two calls a lease that
     ran out may be recovered, a claim that was not answered may have taken the task, and a task may be shed.
 
     Args:
@@ -337,7 +338,7 @@ def _traced(task_id: str, life: _Life, left: Task | None, unanswered: Sequence[f
 
 
 def _alone(state: _State, until: float, unanswered: Sequence[float]) -> set[_State]:
-    """Return what may become of a task by no call about it, up to a time."""
+    """Return the possible states of a task up to a time, without any call that names it."""
     found, new = {state}, {state}
     while new:
         after = set()
@@ -354,7 +355,7 @@ def _alone(state: _State, until: float, unanswered: Sequence[float]) -> set[_Sta
 
 
 def _after(state: _State, event: Event) -> Iterator[_State]:
-    """Yield what a call may make of a task."""
+    """Yield the states to which a call may take a task."""
     if event.verb == "put":
         if state.status is None:
             yield _State(TaskStatus.PENDING)
@@ -381,7 +382,7 @@ def _used_up_leases(events: Sequence[Event], stops: Sequence[Stop]) -> Iterator[
             continue
         assert claim.lease_until is not None
         assert claim.lease_seconds is not None
-        # Between that and the line about it a busy machine may let others run.
+        # On a busy machine other processes may run between the call and its line.
         left_seconds = claim.lease_until - (claim.checked or claim.ended)
         short = left_seconds < MIN_PART_LEFT * claim.lease_seconds - CLOCK_SLACK_SECONDS
         if short and not any(stop.overlaps(claim) for stop in stops):
@@ -443,7 +444,7 @@ def _of_end(
 def balance(
     events: Sequence[Event], ended: Mapping[str, TaskStatus], drained: Sequence[str]
 ) -> list[Violation]:
-    """Return which fates do not add up: each task ended once all were drained, and by a call that was made.
+    """Return fates that do not add up: after the drain each task has ended, by a call that was made.
 
     Args:
         events: What was done.

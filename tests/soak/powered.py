@@ -1,6 +1,6 @@
 """Random verbs by a process on a machine whose power is cut: `python -m tests.soak.powered`.
 
-It closes its queue now and then and opens it again, each time with a journal of its own.
+It sometimes closes and reopens its queue, each time with a new journal.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from freshq.stores.sql import database
 from tests.soak.actors import Actor, Place, Watch, opened
 from tests.soak.history import Journal
 
-# Pages of log after which SQLite copies it into the file: a short run is to do so many times.
+# Pages of log after which SQLite copies it into the file: few, so that a short run does it often.
 LOG_PAGES = 100
 # Most acts between two openings of the queue.
 ACTS = 60

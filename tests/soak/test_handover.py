@@ -74,7 +74,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 def holder(queue: Queue) -> str | None:
-    """Return who does the upkeep."""
+    """Return the name of the process that does the upkeep."""
     record = core_of(queue).store.read_record(queue.name, RECORD)
     return None if record is None else record.values["holder"]
 
@@ -135,7 +135,7 @@ class Consumer:
         self.fired: Counter[str] = Counter()
 
     def has(self, number: int) -> bool:
-        """Take what is there; return whether so many ticks fired."""
+        """Take the available tasks; return whether this number of ticks fired."""
         for claim in self._queue.claim(100):
             self.fired[claim.task.task_id] += 1
             self._queue.complete(claim)
@@ -231,7 +231,7 @@ def test_a_suspended_laptop(tmp_path: Path, sqlite_url: str, laptop: tuple[Path,
         assert work.end() == 0
         left = counts(queue.stats())
     assert [path.name for path in tmp_path.glob("started-*")] == ["started-running"]
-    # The run that slept ended, or was shed if it had been taken for dead.
+    # The sleeping run ended, or its task was shed if its lease had expired.
     assert left in ({"success": 2, "shed": 3}, {"success": 1, "shed": 4})
-    # Of what was missed the last tick fired, then one in five seconds.
+    # Of the missed ticks only the last fired, then one every five seconds.
     assert after - before < NIGHT_SECONDS / SLOW_TICK_SECONDS / 10

@@ -258,7 +258,7 @@ def test_a_journal_that_ends_in_the_middle_of_a_call_is_read(tmp_path: Path) -> 
 
 
 class Forgetful(MemoryStore):
-    """Makes every change, whoever holds the task."""
+    """A store that makes every change, whoever holds the task."""
 
     def replace(self, task: Task, guard: Guard) -> Task:
         current = self.get(task.task_id)
@@ -276,7 +276,7 @@ class Generous(MemoryStore):
 
 
 class Stingy(MemoryStore):
-    """Gives leases of which half is over."""
+    """A store that gives half-expired leases."""
 
     def claim(self, request: Any) -> list[Task]:
         half_seconds = request.lease_seconds / 2
@@ -336,7 +336,7 @@ def test_random_verbs_on_a_broken_store_are_found_out(
 def test_leases_that_are_used_up_when_claims_return_are_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the queue does not see to it that they are fresh."""
+    """On a queue that does not ensure fresh leases."""
     monkeypatch.setattr(claiming, "with_fresh_leases", lambda core, claims, *_: (list(claims), core.now()))
 
     assert "used-up lease" in rules_broken_on(Stingy(), tmp_path, lease_seconds=1.0, rounds=30)

@@ -1,4 +1,4 @@
-"""A machine loses its power while processes use a queue: what was confirmed is there afterwards.
+"""After a power cut in the middle of work, everything confirmed is still there.
 
 `tests/support/machine.py` has the disk that loses what was not synced. `make soak` sets FRESHQ_SOAK_SECONDS,
 and tries more cuts; without it, this is the short form of `make test-all`.
@@ -69,7 +69,7 @@ def cuts(notes: Sequence[Change], number: int, rng: random.Random, after: int = 
 
 @dataclass
 class Aftermath:
-    """What a power cut left.
+    """The state after a power cut.
 
     Attributes:
         answered: The calls that were answered before it.
@@ -81,10 +81,10 @@ class Aftermath:
 
 
 def aftermath(queue: Queue, folder: Path, *, to_the_end: bool) -> Aftermath:
-    """Compare what is left with what was confirmed; also work off what is left, if it is the end."""
+    """Compare the remaining tasks with the confirmed calls; at the end, also finish them."""
     events = read(folder.glob(f"*{NOTES}"))
     tasks = {task.task_id: task for task in core_of(queue).store.scan(queue.name)}
-    # How much of a lease is left depends on the machine's speed, not on its disk.
+    # The rest of a lease depends on the machine's speed, not on its disk.
     broken = [each for each in check(events, tasks) if each.rule != "used-up lease"]
     found = [*map(str, broken), *map(str, traced(events, tasks))]
     now = queue.admin.now()
@@ -271,7 +271,7 @@ class Powered(Server):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process on the machine has in its environment."""
+        """The environment of a process on the machine."""
         return on_machine(self.folder, self.journal) if self._is_watched else {}
 
     @override
@@ -287,14 +287,14 @@ class Powered(Server):
         return self._server.url
 
     def aftermath(self, *, to_the_end: bool) -> Aftermath:
-        """Look at what it has once it came up again."""
+        """Check its contents after the restart."""
         with closing(Place(self.url, answer_seconds=PATIENCE_SECONDS).open()) as queue:
             assert isinstance(queue, Queue)
             return aftermath(queue, self.actors, to_the_end=to_the_end)
 
 
 class Recovered(Powered):
-    """A server that finds what a power cut left."""
+    """A server that starts on the files left by a power cut."""
 
     def __init__(self, kind: Kind, cut: Callable[[Path], None]) -> None:
         super().__init__(kind)
@@ -313,7 +313,7 @@ class Recovered(Powered):
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """Return a kind of server; skip visibly where it cannot be had."""
+    """Return a kind of server; skip visibly if it is not installed."""
     request.getfixturevalue(f"{request.param}_server")
     return KINDS[request.param]
 

@@ -2,7 +2,7 @@
 
 The network between them and a store that is a server delays, cuts, swallows and resets. `make soak` sets
 FRESHQ_SOAK_SECONDS, for each store, and restarts the servers too; without it, this is the short form of
-`make test-all`. With FRESHQ_SOAK_CALLS it ends sooner, after so many calls.
+`make test-all`. FRESHQ_SOAK_CALLS ends it earlier, after this number of calls.
 """
 
 import math
@@ -48,12 +48,12 @@ ON_DISK_ANSWER_SECONDS: Final = 4.0
 
 @dataclass(frozen=True)
 class Scene:
-    """Where a play takes place.
+    """The store, the network and the clocks of one soak.
 
     Attributes:
         place: The queue, as the actors reach it.
         behind: The queue, as the checker reaches it.
-        network: What is between the actors and the queue; None for a file.
+        network: The network between the actors and the queue; None for a file.
     """
 
     place: Place

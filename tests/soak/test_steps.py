@@ -37,7 +37,7 @@ CALLS: Final = 40
 
 @dataclass(frozen=True)
 class Rules:
-    """How well the clocks of processes agree on a store.
+    """The clock differences that a store allows.
 
     Attributes:
         slack_seconds: How far they may differ.
@@ -48,7 +48,7 @@ class Rules:
     lease_seconds: float
 
 
-# DynamoDB tells whole seconds (docs/decisions/0014-clocks.md); the others are asked.
+# DynamoDB reports whole seconds (docs/decisions/0014-clocks.md); the other stores are asked.
 ASKED: Final = Rules(slack_seconds=0.5, lease_seconds=2.0)
 RULES: Final = {"postgres": ASKED, "mariadb": ASKED, "dynamodb_local": Rules(3.0, 8.0)}
 
@@ -105,7 +105,7 @@ def stepped(place: Place, folder: Path, *more: str) -> int:
 
 @pytest.fixture
 def rules(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Rules:
-    """Return the rules of the place, by which histories are checked."""
+    """Return the rules by which the histories of this place are checked."""
     found = RULES[request.node.callspec.params["place"]]
     monkeypatch.setattr(history, "CLOCK_SLACK_SECONDS", found.slack_seconds)
     return found

@@ -1,4 +1,4 @@
-"""Workers on a store that is slow, fails and loses replies, and what became of every task once they end.
+"""Workers on a store that is slow, fails and loses replies, and the fate of every task at the end.
 
 Each round has a seed, which the error names. `make soak` sets FRESHQ_SOAK_SECONDS; without it, this is the
 short form of `make test-all`.
@@ -28,14 +28,14 @@ from tests.support.working import InThread, wait_until
 SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "1.5"))
 SEED: Final = 20_270_000
 OVER: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
-# What makes its first run fail may run twice.
+# Tasks whose first run fails may run twice.
 RUNS: Final = {"busy": 2, "retry": 2}
 # The threads of a worker that may outlive its run.
 THREADS: Final = ("freshq-run", "freshq-settle", "freshq-answers", "freshq-give-back")
 
 
 class Wild(MemoryStore):
-    """A store of which some calls take milliseconds, fail, or are carried out and lose their reply."""
+    """A store whose calls may take milliseconds, fail, or succeed and lose their reply."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Wild(MemoryStore):
 
     def settle_many(self, settled: Sequence[tuple[Task, str]]) -> list[Task | FreshqError]:
         answers = super().settle_many(settled)
-        self._call()  # what was stored is recognized
+        self._call()  # the stored settlement is recognized
         lost = Unreachable("the reply was lost")
         return [lost if self._rng.random() < self.failing else answer for answer in answers]
 

@@ -1,4 +1,4 @@
-"""What the tests of the SQL store share beyond the databases."""
+"""Fixtures of the SQL store's tests, apart from the databases."""
 
 from collections.abc import Iterator
 

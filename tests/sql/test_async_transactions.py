@@ -21,7 +21,7 @@ def test_those_that_wait_for_a_connection_do_not_keep_the_others_from_ending(
     async def work(queue: AsyncQueue) -> int:
         async with queue.transaction() as held:
             assert held is not None
-            await asyncio.sleep(0.02)  # meanwhile the others take all threads
+            await asyncio.sleep(0.02)  # in the meantime the other calls take all threads
             return await held.run(lambda connection: connection.execute(sa.text("SELECT 1")).scalar_one())
 
     async def program() -> None:

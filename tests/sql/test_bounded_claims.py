@@ -1,4 +1,4 @@
-"""What claims cost is bounded: counted statements, and rows that the database looked at."""
+"""The cost of claims is bounded: statements, and rows that the database visited."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from tests.support.statements import multiply, rows_read, sent, sqlite_work, vac
 CLAIMS: Final = 30
 MANY_GROUPS: Final = 2_000
 STALE: Final = 3_000
-# Two looks, what is taken and cleared after each, and a small portion of upkeep.
+# Two searches, the tasks taken and cleared after each, and a small portion of upkeep.
 MAX_STATEMENTS: Final = 25
 
 

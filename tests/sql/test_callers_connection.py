@@ -1,4 +1,4 @@
-"""What `put(connection=...)` takes: connections and sessions of SQLAlchemy, for asyncio too."""
+"""`put(connection=...)` takes connections and sessions of SQLAlchemy, also those for asyncio."""
 
 import asyncio
 import re

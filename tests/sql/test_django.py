@@ -40,7 +40,7 @@ def greet(task, payload: str):
 async def aloud(task, payload: str):
     return payload.upper()
 """
-# Each program prints what it found as JSON.
+# Each program prints its findings as JSON.
 BEGIN = """
 import json
 import django
@@ -127,7 +127,7 @@ class Site:
     database: str
 
     def run(self, *arguments: str, status: int = 0) -> str:
-        """Run Python with arguments in the folder; return what it printed."""
+        """Run Python with arguments in the folder; return its output."""
         environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "site1.settings", "PYTHONWARNINGS": "error"}
         done = subprocess.run(
             [sys.executable, *arguments],
@@ -141,7 +141,7 @@ class Site:
         return done.stdout + (done.stderr if status else "")
 
     def does(self, program: str) -> Any:
-        """Return what a program found."""
+        """Return the findings of a program."""
         # SQLite lets nobody else begin a transaction, but reads go on.
         return json.loads(self.run("-c", f"{BEGIN}\nQUERY = True\n{program}").splitlines()[-1])
 

@@ -1,4 +1,4 @@
-"""A server that ends sessions that are idle, also those that are idle in a transaction."""
+"""A server that ends idle sessions, even inside a transaction."""
 
 import random
 import select
@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known, within_seconds
 from tests.support.working import Quiet
 
-# For each server: how a session is told to end when it is idle in a transaction, and what the message names.
+# By server: the setting that ends sessions idle in a transaction, and the name in the message.
 ENDS: Final[dict[str, dict[str, str]]] = {
     "postgres": {
         "idle_in_transaction_session_timeout": "SET idle_in_transaction_session_timeout = '50ms'",
@@ -174,7 +174,7 @@ def _whole(state: str) -> str:
 
 def _pymysql(number: int) -> Exception:
     error = pymysql.OperationalError(number, "reason")
-    error.sqlstate = "42S02"  # it passes on the SQLSTATE of the server, of which there are too few
+    error.sqlstate = "42S02"  # it passes on the server's SQLSTATE, and several errors share one
     return error  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""What a look at a SQL database finds."""
+"""Findings of an examination of a SQL database."""
 
 from collections.abc import Iterator
 

@@ -23,7 +23,7 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.statements import database_of
 from tests.support.working import wait_until
 
-# Python warns of it since 3.12; this is what is tried.
+# Python warns of forks with threads since 3.12; this test does it on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 PUTS = 100
 

@@ -1,4 +1,4 @@
-"""Verbs inside `queue.transaction()` that would wait for that very transaction say so at once."""
+"""Verbs inside `queue.transaction()` that would wait for that transaction raise immediately."""
 
 import asyncio
 from collections.abc import Callable, Iterator

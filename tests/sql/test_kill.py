@@ -1,4 +1,4 @@
-"""Workers die by SIGKILL at random moments on PostgreSQL: every task is done, and what is atomic stays so.
+"""Workers die by SIGKILL at random moments on PostgreSQL: every task is done, and no change is half made.
 
 FRESHQ_SOAK=1 makes it 16 processes and 20,000 tasks.
 """
@@ -53,7 +53,7 @@ def test_every_task_is_done_once_however_many_workers_die(tables: sa.Engine, pos
             return False
         if crew.killed >= KILLS // 2 and rows(tables, ways) == [(2,)]:
             return True
-        # They were too quick to be killed, or those of one kind began late.
+        # They finished before they could be killed, or workers of one kind started late.
         queue.put(number_of_tasks, task_id=str(number_of_tasks))
         number_of_tasks += 1
         return False

@@ -1,4 +1,4 @@
-"""How PostgreSQL finds what it is asked for, on a table that was empty when the queue began."""
+"""The plans of PostgreSQL on a table that was empty when the queue began."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -35,7 +35,7 @@ ONCE = ("--idle-exit-seconds", "0")
 
 
 class Pauses(StopRequest):
-    """Notes how long it is waited for, and returns at once."""
+    """Notes the length of each wait, and returns immediately."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class TestRelay:
         batch: int,
         error: StoreError,
     ) -> None:
-        """Where the destination fails for a whole batch because of it."""
+        """The destination fails the whole batch because of this task."""
         source, destination = Queue.memory(clock=clock, max_attempts=3), Queue.memory(clock=clock)
         source.put_many([{"payload": number, "task_id": str(number)} for number in range(9)])
         source.put("bad", task_id="bad")
@@ -291,7 +291,7 @@ class TestCommands:
             return 3
 
         def exit_status(status: int, _control: ControlChannel) -> NoReturn:
-            raise typer.Exit(status)  # in a process of its own it exits
+            raise typer.Exit(status)  # in a separate process it exits
 
         monkeypatch.setattr(relay, "ControlChannel", Told)
         monkeypatch.setattr(relay, "end_process", exit_status)

@@ -116,7 +116,7 @@ def test_a_writer_with_another_search_path(engine: sa.Engine, clock: Clock) -> N
         store = keeping(apart)
         Queue(store, clock=clock).put("x", task_id="a")
         with engine.begin() as connection:
-            # A trigger must not take a table of the writer's own for that of the history.
+            # A trigger must not mistake the writer's own table for the history's.
             connection.exec_driver_sql("CREATE TEMPORARY TABLE tasks_histories (queue text) ON COMMIT DROP")
             connection.exec_driver_sql("UPDATE apart.tasks SET request_token = 'other'")
         assert [event["change"] for event in pulled(store)] == ["INSERT", "MODIFY"]

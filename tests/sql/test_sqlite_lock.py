@@ -21,7 +21,7 @@ THREADS = 4
 
 
 class Meeting:
-    """A function of SQL that waits a moment for others to be inside it as well."""
+    """A SQL function that waits a moment until other threads are inside it."""
 
     def __init__(self) -> None:
         self.met = threading.Event()
@@ -107,7 +107,7 @@ def test_a_statement_that_hangs_does_not_hold_up_the_others_for_ever(
         assert hangs.result().rows == [(1,)]
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # this is what is tried
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # the test does this on purpose
 @pytest.mark.parametrize("lock_timeout_seconds", [600.0])
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(
     database: Database, meeting: Meeting, monkeypatch: pytest.MonkeyPatch

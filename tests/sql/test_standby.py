@@ -22,7 +22,7 @@ PRODUCERS: Final = 3
 PUTS: Final = 60
 LONG_SECONDS: Final = 240.0
 PUT: Final = "import sys, freshq; freshq.Queue.sql(sys.argv[1]).put('from afar', task_id='afar')"
-# Held by a session of the server that listens for whoever waits.
+# Held by the session that listens on behalf of waiting callers.
 LISTENERS: Final = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
 
 
@@ -33,7 +33,7 @@ def address(*servers: Postgres) -> str:
 
 @pytest.fixture
 def primary() -> Iterator[Postgres]:
-    """Return a server of its own."""
+    """Return a separate server."""
     need_postgres()
     with Postgres(durable=True) as server, closing(Queue.sql(server.url)) as queue:
         queue.create_table()
@@ -106,7 +106,7 @@ def test_workers_and_producers_move_to_the_promoted_standby(primary: Postgres) -
         confirm_by_standby(primary)
         url = address(primary, standby)
         with closing(Queue.sql(url)) as queue:
-            # It looks by itself only once an hour: what it does not hear of waits.
+            # It polls only once an hour: without a notification the task would wait.
             worker = Worker(queue, log.run, concurrency=4, poll_seconds=3600, observer=log)
             with InThread(worker) as working:
                 with Producers(url) as producers:

@@ -1,4 +1,4 @@
-"""What only a relational database can do, or do wrong."""
+"""Features and failures that only relational databases have."""
 
 import threading
 import time
@@ -63,7 +63,7 @@ def test_stores_on_the_same_tables_share_their_statements() -> None:
 
 
 def spoil(engine: sa.Engine, task_id: str) -> None:
-    """Make a task's payload what no JSON decoder takes."""
+    """Replace a task's payload by a text that no JSON decoder accepts."""
     tasks = schema("tasks", engine.dialect.name).tasks
     with engine.begin() as connection:
         connection.execute(tasks.update().where(tasks.c.task_id == task_id).values(payload="{oops"))
@@ -298,7 +298,7 @@ class TestMigrations:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeat failed calls as often as usual, but at once."""
+    """Repeat failed calls as often as usual, but without pauses."""
     retry = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.01, cap_seconds=0.01))
     monkeypatch.setattr(database, "CALL_RETRY", retry)
 
@@ -357,7 +357,7 @@ class TestConnections:
 
 @pytest.mark.usefixtures("no_pauses")
 class TestLostReply:
-    """The database carried out what it was sent, the reply was lost, and it is sent again."""
+    """The database carried out a statement, its reply was lost, and the statement is sent again."""
 
     @pytest.fixture(autouse=True)
     def replies(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[LostReplies]:
@@ -398,7 +398,7 @@ class TestLostReply:
 
 
 class TestLostReplyOfAPut:
-    """A put was committed, its reply was lost, and others acted before it is sent again."""
+    """A put was committed, its reply was lost, and other processes act before it is sent again."""
 
     @pytest.fixture
     def meanwhile(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Meanwhile]:

@@ -1,4 +1,4 @@
-"""How long a call may take: silent networks, locks, forks and the limits of a process."""
+"""The time limits of calls: silent networks, locks, forks and the limits of a process."""
 
 import os
 import time

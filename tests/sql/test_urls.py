@@ -1,4 +1,4 @@
-"""What a url may say, and that opening one makes no file."""
+"""Valid and invalid urls; opening one makes no file."""
 
 from collections.abc import Callable
 from pathlib import Path

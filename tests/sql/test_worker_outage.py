@@ -14,8 +14,8 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import within_seconds
 
 TASKS = 400
-# Slept through: the length of the outage is what the test is about. A worker once gave up after four tries,
-# over six seconds.
+# The test sleeps for this time, because it tests the length of the outage. A worker once gave up after four
+# tries, over six seconds.
 OUTAGE_SECONDS = 9.0
 # A claim whose reply the outage took is repeated after its lease.
 LONG_SECONDS = 240.0
@@ -23,7 +23,7 @@ LONG_SECONDS = 240.0
 
 @pytest.fixture
 def server() -> Iterator[Postgres]:
-    """Return a PostgreSQL of its own, because other tests share theirs."""
+    """Return a separate PostgreSQL, because other tests share theirs."""
     try:
         with Postgres() as server:
             yield server

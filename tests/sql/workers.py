@@ -22,7 +22,7 @@ LEASE_SECONDS: Final = 1.0
 # The processes are forked from one that has everything loaded and no threads.
 CONTEXT: Final = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.sql.workers"])
-# Of the workers alone: who puts the tasks names none.
+# For the workers only: the process that puts the tasks names no lease.
 OPTIONS: Final[QueueOptions] = {"lease_seconds": LEASE_SECONDS, "max_attempts": 1000, "override": True}
 # Such short leases would have short timeouts, which a busy machine exceeds; a worker would end by that.
 LIMITS: Final[Any] = {
@@ -93,7 +93,7 @@ class Crew:
         return process
 
     def work_until(self, done: Callable[[], bool], *, kills: int, within_seconds: float) -> bool:
-        """Kill processes at random moments, then let the others work until all is done.
+        """Kill processes at random moments, then let the rest work until all tasks are done.
 
         Returns:
             Whether it was done in time.

@@ -1,4 +1,4 @@
-"""What the processes of a schedule do, and what each notes for the audit."""
+"""The processes of a schedule, and their notes for the audit."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def long_runner(run: Interleaving, queue: Queue, rng: random.Random) -> None:
 
 
 def settle(run: Interleaving, queue: Queue, claim: Claim, rng: random.Random) -> None:
-    """Settle a claim in a way drawn from the seed, and note what was confirmed or denied."""
+    """Settle a claim in a random way, and note whether it was confirmed or denied."""
     mark = claim.token[-8:]
     verb = rng.choice(["complete", "complete", "retry", "release", *run.scenario.verbs])
     try:
@@ -169,7 +169,7 @@ def pauser(run: Interleaving, queue: Queue, rng: random.Random) -> None:
 
 
 def sweeper(rounds: int, rest_seconds: float = 0.0) -> Actor:
-    """Return an actor that recovers what is due."""
+    """Return an actor that recovers due tasks and leases."""
 
     def sweep(_run: Interleaving, queue: Queue, _rng: random.Random) -> None:
         for _ in range(rounds):

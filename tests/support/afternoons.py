@@ -1,4 +1,4 @@
-"""Simulated afternoons: what a forecast sees at some moment of one, and what then happened."""
+"""Simulated afternoons: the input of a forecast at some moment, and the events afterwards."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def afternoon(seed: int) -> Afternoon:
 
 
 def seen(load: Load, rules: OverloadRules, servers: int, now: float, more: int) -> Afternoon:
-    """Return what is seen `now`, and what happened afterwards."""
+    """Return the state seen `now`, and the events afterwards."""
     done = simulate_load(load, rules, servers)
     ends = [start + service for start, service in zip(done.starts, load.service, strict=True)]
     window_seconds = flow_window_seconds(rules.deadline_seconds)
@@ -115,7 +115,7 @@ def seen(load: Load, rules: OverloadRules, servers: int, now: float, more: int) 
 
 
 def held(seeds: Iterable[int]) -> dict[str, list[bool]]:
-    """Return for each figure of a forecast which intervals held; without those of only one value."""
+    """Return which intervals of each figure held, without intervals of a single value."""
     found: defaultdict[str, list[bool]] = defaultdict(list)
     for seed in seeds:
         then = afternoon(seed)

@@ -8,7 +8,7 @@ from freshq.stores.dynamodb import part, passes
 
 
 class Ahead:
-    """The time at which it was made, and as much later as a test says, instead of the tables' own time."""
+    """The time at which it was made plus what a test adds, instead of the tables' own time."""
 
     def __init__(self) -> None:
         self.began, self.seconds = time.time(), 0.0

@@ -121,7 +121,7 @@ class Shipments:
         return int(self.own(task_id).get("freshq_version", {"N": "0"})["N"])
 
     def assert_untouched(self, *task_ids: str) -> None:
-        """Check that the application's data are what they were."""
+        """Check that the application's data are unchanged."""
         for task_id in task_ids:
             record = self.record(task_id)
             left = {name: value for name, value in record.items() if not name.startswith("freshq_")}

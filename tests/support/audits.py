@@ -1,4 +1,4 @@
-"""What must hold in every schedule: rules for each change of a task or a resource, and for the end."""
+"""The rules of every schedule: for each change of a task or a resource, and for the end."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ class Audit:
     Attributes:
         now_seconds: The virtual time.
         acting: The process whose write lands; empty for none.
-        problems: What went wrong.
-        told: By task, the results of which somebody was told that they were stored.
-        denied: By task, the results of which somebody was told that they were not.
+        problems: Violations of the rules.
+        told: By task, the results confirmed as stored.
+        denied: By task, the results reported as not stored.
         handed: By task and token, a claim that was handed out.
-        created: How many puts of a task were told that they created it.
-        doing: The verb that a process calls, if it is one that may change more than others.
+        created: Number of puts of a task that were answered CREATED.
+        doing: The verb that a process calls, if it may change more than other verbs.
         paused_at: When the queue was paused; infinite while it is not, or may not be.
         began: When a schedule began.
-        keeps_ended: Whether the store lets no lease token hold a task again that just ended there.
-        is_late: Whether a write lands that its sender gave up, or sent twice.
+        keeps_ended: Whether the store prevents a token from holding a task again after its lease ended.
+        is_late: Whether the landing write was given up by its sender, or sent twice.
         matches: By resource, the token of the match that was handed out, and the end of its lease.
         matchers: By token of a match, the process that made it.
     """
@@ -146,7 +146,7 @@ class Audit:
         if after.payload == before.payload:
             self.problems.append(f"{task_id}: {after.payload} was put over itself")
         self._replaced.setdefault(str(after.payload), []).append(live)
-        # It brings back a task, which the claim that once took it may take again if it is repeated, too.
+        # It brings back a task that a repeated copy of its former claim may take again.
         if self._ended.get(task_id, (None, None))[1] == after.created:
             del self._ended[task_id]
         self._over.add(task_id)
@@ -203,7 +203,7 @@ class Audit:
         self.check_ends({task.task_id: task for task in core_of(queue).store.scan(queue.name)})
 
     def check_ends(self, left: dict[str, Task]) -> None:
-        """Check what is left of a queue in which nothing can be claimed."""
+        """Check the remaining tasks of a queue in which nothing can be claimed."""
         for task in left.values():
             if task.status_at(self.now_seconds) in LIVE:
                 self.problems.append(f"{task.task_id} is stranded as {task.status}")
@@ -259,7 +259,7 @@ class Audit:
                 self._served.pop(caller, None)
 
     def check_desk(self, desk: MatchQueue, asks: dict[str, Any]) -> None:
-        """Check what is left of a queue of resources once all leases have expired.
+        """Check the remaining resources once all leases have expired.
 
         Args:
             desk: The queue.

@@ -24,7 +24,7 @@ FOR_EVER: Final = 1_000_000
 
 @dataclass
 class AwsStub:
-    """A server for a `with` block, which keeps what it received.
+    """A server for a `with` block, which keeps its requests.
 
     Attributes:
         kill_switch: Value of every SSM parameter.

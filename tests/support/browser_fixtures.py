@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, BrowserContext
 
 from tests.support.patience import PATIENCE_SECONDS
 
-# Debian's name, and that of other systems.
+# The names of the program on Debian and on other systems.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -23,7 +23,7 @@ def patient(browser: Browser, **options: Any) -> BrowserContext:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Return a headless Chromium of the system; skip visibly where there is none.
+    """Return the system's headless Chromium; skip visibly if there is none.
 
     It ends with its module: while it lives, the thread has an event loop, and no test could run another.
     """

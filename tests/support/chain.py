@@ -1,7 +1,7 @@
 """The functions in this process, joined as the template joins them, on DynamoDB Local and stubs of the rest.
 
-An invocation runs in a thread with clients of its own. It can die: at a call of the SDK it stops for ever,
-with all its threads, as a process does that is killed. Nothing of it runs on to tidy up.
+An invocation runs in a thread with clients of its own. It can die: at a call of the SDK it stops permanently,
+with all its threads, like a killed process. Nothing of it runs on to tidy up.
 """
 
 import json
@@ -54,13 +54,13 @@ RUNS: Final[Counter[str]] = Counter()
 
 
 def run(task: Any) -> str:
-    """Be a runner with an effect."""
+    """Run a task with an effect."""
     RUNS[task.task_id] += 1
     return "done"
 
 
 def outlast_the_pass(task: Any) -> str:
-    """Be a runner that takes as long as a pass by default, by the clock of its chain."""
+    """Run a task for as long as a default pass, by the clock of its chain."""
     (clock,) = CLOCKS
     clock.seconds += PASS_SECONDS
     return run(task)
@@ -68,13 +68,13 @@ def outlast_the_pass(task: Any) -> str:
 
 @dataclass(frozen=True)
 class Seam:
-    """Where an invocation dies.
+    """The call at which an invocation dies.
 
     Attributes:
         moment: Before the call is sent, or after it was carried out.
         operation: Operation of the SDK.
         writes: Start of the id of the item that the call is about; None for any.
-        number: Which of these calls.
+        number: The number of the call among these, from 1.
     """
 
     moment: str
@@ -83,7 +83,7 @@ class Seam:
     number: int = 1
 
     def is_like(self, operation: str, body: Any) -> bool:
-        """Return whether a call is one of these."""
+        """Return whether a call matches."""
         return operation == self.operation and f'"{self.writes}' in str(body)
 
 
@@ -126,7 +126,7 @@ class Chain:
         queue: The queue, as a program outside sees it.
         client: A client of DynamoDB Local.
         table: The queue's table.
-        patch: What changes the environment until the chain ends.
+        patch: Changes the environment until the chain ends.
         ahead: Its clock.
     """
 
@@ -169,7 +169,7 @@ class Chain:
 
     @contextmanager
     def _session_of(self, invocation: Invocation) -> Iterator[None]:
-        """Have the clients that are made meanwhile belong to an invocation."""
+        """Assign the clients made in this block to an invocation."""
         hooks = {f"{BEFORE}.*.*": invocation.before, f"{AFTER}.*.*": invocation.after}
         session = environment.session()
         for name, hook in hooks.items():
@@ -258,7 +258,7 @@ def chain_on(dynamodb: DynamoDBClient) -> Iterator[Chain]:
             (environment, "DELIVERY_CONFIG"),
         ):
             patch.setattr(module, name, getattr(module, name).merge(PATIENT))
-        # Its credentials, which are part of a table's address there, are those of now.
+        # It has the present credentials, which are part of a table's address there.
         environment.session.cache_clear()
         stack.callback(environment.session.cache_clear)
         client: DynamoDBClient = boto3.session.Session().client("dynamodb")

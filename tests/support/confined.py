@@ -11,7 +11,7 @@ from unittest import mock
 def confined(replacement: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that is the replacement in this thread, and the real one in every other.
 
-    A worker of another test, or a thread that outlives its test, would wait for ever if a test's clock
+    A worker of another test, or a thread that outlives its test, would wait indefinitely if a test's clock
     stood still for it.
     """
     here = threading.get_ident()
@@ -29,7 +29,7 @@ def patched_here(owner: Any, name: str, replacement: Callable[..., Any]) -> Any:
 
 
 class Confined:
-    """A module as this thread sees it, with replacements; other threads see the module itself."""
+    """A module with replacements for this thread; other threads see the module itself."""
 
     def __init__(self, module: Any, **replacements: Callable[..., Any]) -> None:
         self._module, self._replacements, self._here = module, replacements, threading.get_ident()

@@ -1,4 +1,4 @@
-"""Time, threads and chance of a schedule: what waits hands over to the other actors."""
+"""Time, threads and randomness of a schedule: a waiting actor hands over to the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WAITS: Final = tuple(f"freshq.worker.{name}.wait" for name in ("background", "l
 
 
 class _Inline:
-    """A pool of threads that works at once, in order."""
+    """A pool of threads that works in the caller's thread, in order."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -99,7 +99,7 @@ class _Thread:
 
 
 def wait_for(run: Interleaving, seconds: float | None, is_called: Callable[[], bool]) -> None:
-    """Let others run until something is true, at most for a time; None: however long it takes."""
+    """Let others run until a condition is true, or a time has passed; None: without a limit."""
     until = run.now_seconds + (inf if seconds is None else seconds)
     while not is_called() and run.now_seconds < until:
         run.pause(until, is_called)
@@ -144,7 +144,7 @@ def _patched(name: str, replacement: Callable[..., Any]) -> Any:
 
 @contextmanager
 def playing(run: Interleaving) -> Iterator[None]:
-    """Replace time, threads and chance for the block by those of a schedule, in this thread.
+    """Replace time, threads and randomness in this thread by the schedule's, for the block.
 
     Threads that other tests left in this process, such as py4j's, keep the real ones.
     """

@@ -37,7 +37,7 @@ def _running(server: S) -> Iterator[S]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
-    """Return a PostgreSQL; skip visibly where it cannot be had."""
+    """Return a PostgreSQL; skip visibly if it is not installed."""
     yield from _running(Postgres())
 
 
@@ -53,7 +53,7 @@ def pgbouncer_engine(postgres_server: Postgres, postgres_engine: sa.Engine) -> I
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[Server]:
-    """Return a MariaDB; skip visibly where it cannot be had."""
+    """Return a MariaDB; skip visibly if it is not installed."""
     yield from _running(MariaDB())
 
 

@@ -11,7 +11,7 @@ CALLS: Final = ("do_execute", "do_executemany", "do_execute_no_params", "do_comm
 
 
 class DyingDriver:
-    """Counts the calls of an engine's driver; from one of them on, each raises what a lost connection raises.
+    """Counts the calls of an engine's driver; from one call on, each raises as if the connection were lost.
 
     Attributes:
         calls: How many there were.
@@ -45,7 +45,7 @@ class DyingDriver:
 
     def _dying(self, name: str, call: Any) -> Any:
         def called(*arguments: Any, **options: Any) -> Any:
-            if name == "do_rollback":  # a server rolls back what it has lost
+            if name == "do_rollback":  # a server rolls back the transaction of a lost connection
                 call(*arguments, **options)
             self.called()
             return None if name == "do_rollback" else call(*arguments, **options)

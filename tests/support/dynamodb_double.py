@@ -47,7 +47,7 @@ def refusal(code: str, message: str = "", **more: Any) -> ClientError:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an expression is evaluated on."""
+    """The input of an expression."""
 
     item: Item
     names: Mapping[str, str]
@@ -304,7 +304,7 @@ def item_bytes(item: Item) -> int:
 
 @dataclass
 class Index:
-    """A view of a table by other keys. Each write of an item shows after a time of its own, in order."""
+    """A view of a table by other keys. Writes of an item become visible in order, each after a delay."""
 
     hash_key: str
     range_key: str | None
@@ -387,7 +387,7 @@ class Table:
 
 @dataclass
 class Writing:
-    """Who sends a call, what happens to it, and when indexes show it."""
+    """The sender of a call, its faults, and the time at which indexes show it."""
 
     lag_seconds: float = 0.0
     left: int = 0
@@ -513,7 +513,7 @@ class DynamoDBDouble:
         return {"BackupSummaries": []}
 
     def get_waiter(self, _name: str) -> Any:
-        """Return a waiter; a table is ready at once."""
+        """Return a waiter; a table is ready immediately."""
         return SimpleNamespace(wait=lambda **_: None)
 
     def get_paginator(self, name: str) -> Any:

@@ -1,8 +1,8 @@
 """Run processes of a queue so that one runs at a time, in an order drawn from a seed, under virtual time.
 
 Each actor is a greenlet with its own queue. It hands over before each call of a store's primitive: a method
-of the store in memory, a statement of SQLite, a request to the double of DynamoDB. What happened is a list
-of steps, which can be replayed and minimized.
+of the store in memory, a statement of SQLite, a request to the double of DynamoDB. A schedule is a list of
+steps, which can be replayed and minimized.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ RESOURCES: Final = "resources"
 CALL_SECONDS: Final = 0.01
 # A write takes effect within this time, or its sender lives until it has noticed (docs/guarantees.md).
 LANDING_SECONDS: Final = 2.0
-# How long SQLite waits for a lock, and how often it looks.
+# How long SQLite waits for a lock, and how often it tries.
 LOCK_SECONDS: Final = 30.0
 LOCKED_SECONDS: Final = 0.25
 _SQL_WRITES: Final = ("INSERT", "UPDATE", "DELETE", "WITH free")
-# What the triggers note of each change.
+# Columns that the triggers record of each change.
 TASK_COLUMNS: Final = (
     "status",
     "attempts",
@@ -78,7 +78,7 @@ WORLD: Final = ""
 
 @dataclass(frozen=True)
 class Faults:
-    """How often what goes wrong, as a part of the steps.
+    """Probabilities of faults per step.
 
     Attributes:
         lost: A write lands, and its reply is lost.
@@ -87,14 +87,14 @@ class Faults:
         partial: A batch is carried out in part.
         lag: An index shows a write up to `lag_seconds` later.
         kill: A process dies.
-        stall: A call takes long.
+        stall: A call is slow.
         still: A process stands still between two calls, right after the answer to the first; it does
             so up to `MOST_STILLS` times, because a producer looks at its line only so often before a put.
         tick: Time passes.
         landing: A write that is under way lands.
         lag_seconds: The shortest lag and the longest.
-        stall_seconds: How long calls take that take long; by default, longer than a lease.
-        still_seconds: For how long processes stand still.
+        stall_seconds: Durations of slow calls; by default, longer than a lease.
+        still_seconds: Durations for which processes stand still.
     """
 
     lost: float = 0.04
@@ -133,12 +133,12 @@ Actor = Callable[["Interleaving", Queue, random.Random], object]
 
 
 class Step(NamedTuple):
-    """What happened next: an actor ran up to its next call, or time passed, or a late write landed.
+    """One step: an actor ran up to its next call, or time passed, or a late write landed.
 
     Attributes:
         actor: Its name; empty for the world.
-        fault: What went wrong with the call that it made first; of the world "tick" or "land".
-        amount: Seconds, entries left over, or which write lands.
+        fault: The fault of the first call of the step; for the world "tick" or "land".
+        amount: Seconds, entries left over, or the number of the landing write.
     """
 
     actor: str
@@ -208,7 +208,7 @@ class Interleaving(Audit):
         return self.now_seconds
 
     def random_bytes(self, size: int) -> bytes:
-        """Return what the operating system would give."""
+        """Return the value that the operating system would give."""
         return self._chance.randbytes(size)
 
     def add(self, name: str, actor: Callable[[Interleaving, Queue, random.Random], object]) -> None:
@@ -249,7 +249,7 @@ class Interleaving(Audit):
         self.actors[name] = _Process(greenlet(act, self.main), is_thread=True)
 
     def run(self) -> list[str]:
-        """Run the actors to their ends, then bring in what is left; return what went wrong."""
+        """Run the actors to their ends, then finish the remaining tasks; return the violations."""
         with playing(self), self.scenario.world(self) as self.world:
             self.scenario.begin(self)
             while self.actors and len(self.steps) < MOST_STEPS:
@@ -354,7 +354,7 @@ class Interleaving(Audit):
         return step
 
     def answered(self, call: str, made: Callable[[Step], T]) -> T:
-        """Make a reading call after others had a chance to run; perhaps stand still after it."""
+        """Make a read after others had a chance to run; perhaps stand still after it."""
         step = self.pause(call=call)
         answer = made(step)
         self._stand_still(step)
@@ -366,7 +366,7 @@ class Interleaving(Audit):
             self.pause(self.now_seconds + step.amount)
 
     def delivered(self, call: str, made: Callable[[Step], T], *, lost: Exception) -> T:
-        """Make a writing call after others had a chance to run, with faults."""
+        """Make a write after others had a chance to run, with faults."""
         step = self.pause(call=call)
         if step.fault == "late":
             self._copies.append((self.now_seconds, self.acting, partial(made, Step(WORLD))))
@@ -406,23 +406,23 @@ class Interleaving(Audit):
 
 
 def drained(run: Interleaving) -> None:
-    """Bring in the tasks that are left."""
+    """Finish the remaining tasks."""
     run.drain(run.world.queue(run.acting))
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Who does what.
+    """The actors of a schedule and their faults.
 
     Attributes:
         world: Makes a store for a schedule.
         begin: Puts tasks and adds actors.
-        faults: How often what goes wrong.
-        faults_of: How often elsewhere, by pattern of an actor, a space and its call; the first one counts.
-        options: Of each queue.
-        verbs: By which workers also settle.
+        faults: Probabilities of faults.
+        faults_of: Other probabilities, by a pattern "ACTOR CALL"; the first match counts.
+        options: Options of each queue.
+        verbs: Further verbs by which workers settle.
         forces: The processes that may take a task from its holder.
-        drain: Brings in what is left, and checks it.
+        drain: Finishes and checks the remaining tasks.
     """
 
     world: Callable[[Interleaving], Any]
@@ -448,13 +448,13 @@ class _World:
         self.close()
 
     def close(self) -> None:
-        """Free what it has."""
+        """Free its locks and threads."""
 
     def killed(self, name: str) -> None:
-        """Close what the operating system closes for a process that dies."""
+        """Close what the operating system would close for a dead process."""
 
     def audit(self) -> None:
-        """Check the changes that were not checked at once."""
+        """Check the changes that were not checked immediately."""
 
     def store(self, name: str, of: str) -> Any:
         """Return the store of a queue as a process opens it."""
@@ -857,7 +857,7 @@ def minimized(scenario: Scenario, found: Found) -> Found:
 
 
 def ddmin(entries: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return a part of some entries with which it still fails, and without any chunk of which it does not."""
+    """Return a minimal part of some entries that still fails: it passes without any of its chunks."""
     kept, parts = list(entries), 2
     while kept:
         size = max(1, -(-len(kept) // parts))

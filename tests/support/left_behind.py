@@ -45,7 +45,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[Any]:
-    """Wait for the threads that end by themselves, and fail if others do not."""
+    """Wait for threads that end by themselves, and fail if a thread stays."""
     result = yield
     deadline = time.monotonic() + PATIENCE_SECONDS
     left = [each for each in threading.enumerate() if is_of_freshq(each) and each not in item.stash[_BEFORE]]

@@ -1,4 +1,4 @@
-"""Lose the driver's reply to what a database has committed."""
+"""Lose the driver's replies to committed transactions."""
 
 import sqlite3
 from collections.abc import Callable, Mapping

@@ -1,8 +1,8 @@
 """Processes on a machine that loses its power or is suspended, and what is on its disk afterwards.
 
 `machine.c` notes each change of a file, and each sync, in the order in which all processes made them. So one
-run has as many power cuts as it has notes: `Disk` plays the notes back up to one of them, and leaves what was
-synced, and of the rest what chance leaves, torn at sectors.
+run can be cut at every note: `Disk` plays the notes back up to one of them, and keeps what was synced and a
+random part of the rest, torn at sectors.
 """
 
 import atexit
@@ -22,7 +22,7 @@ import pytest
 
 SOURCE: Final = Path(__file__).with_suffix(".c")
 SECTOR_BYTES: Final = 512
-# What the observers of a test write: the cut takes nothing of it.
+# Files that the observers of a test write: a cut removes nothing from them.
 NOTES: Final = ".jsonl"
 # Files that processes share as memory, which a machine does not have after a restart.
 SHARED_MEMORY: Final = ("-shm",)
@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
     Attributes:
         kind: O opened, W written, T truncated, S synced, D folder synced, R renamed, L linked, U unlinked.
-        inode: Of the file.
+        inode: The inode of the file.
         number: Where a write begins, the new size, or whether opening emptied the file.
         data: What was written, or the path; of a rename or link the old and the new path.
     """
@@ -64,7 +64,7 @@ def changes(journal: Path) -> list[Change]:
 
 @dataclass
 class _File:
-    """What of a file is synced, and the writes (place, bytes) and truncations (size) since, in order."""
+    """The synced part of a file, and later writes (place, bytes) and truncations (size), in order."""
 
     synced: bytearray = field(default_factory=bytearray)
     since: list[tuple[int, bytes] | int] = field(default_factory=list)
@@ -75,7 +75,7 @@ class _File:
         self.since = []
 
     def after_a_cut(self, rng: random.Random) -> bytes:
-        """Return what is left: of the changes that were not synced any, and of a write any sectors."""
+        """Return the contents after a cut: any of the unsynced changes, and any sectors of a write."""
         left, share = bytearray(self.synced), rng.choice((0.0, 0.0, 0.5, 0.9, 1.0))
         is_torn = rng.random() < 0.5
         for change in self.since:
@@ -183,7 +183,7 @@ class Disk:
         del self._since[:until]
 
     def cut(self, folder: Path, rng: random.Random) -> None:
-        """Write into a folder what is on the disk after the power was cut now."""
+        """Write into a folder the contents of the disk after a power cut now."""
         for name in self._folders:
             (folder / name).mkdir(parents=True, exist_ok=True)
         names = dict(self._lasting)
@@ -212,7 +212,7 @@ def _whole(file: _File) -> bytes:
 
 @cache
 def library() -> Path:
-    """Return the library of `machine.c`; skip the test visibly where no compiler is."""
+    """Return the library of `machine.c`; skip the test visibly if there is no compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         if os.environ.get("FRESHQ_REQUIRE_COMPILER") == "1":
@@ -229,7 +229,7 @@ def library() -> Path:
 def on_machine(
     folder: Path | None = None, journal: Path | None = None, clock: Path | None = None
 ) -> dict[str, str]:
-    """Return what the environment of a process on such a machine has beside the rest.
+    """Return the additional environment variables of a process on such a machine.
 
     Args:
         folder: Each change of a file in it is noted.

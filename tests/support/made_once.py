@@ -1,4 +1,4 @@
-"""What boto3 and moto would read, list or make again for each call or test, though it is always the same."""
+"""Caches of constants that boto3 and moto would read, list or make again for each call or test."""
 
 from functools import cache
 from typing import Any

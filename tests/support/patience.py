@@ -1,4 +1,4 @@
-"""How long tests wait for what must happen."""
+"""Timeouts of tests for events that must happen."""
 
 from typing import Final
 

@@ -74,9 +74,10 @@ class Planted:
     """A bug.
 
     Attributes:
-        world: The store on which it is looked for.
+        world: The store on which schedules look for it.
         scenario: The scenario.
-        place: What is edited, as `edited` takes it; or with a dot instead of the colon, what is replaced.
+        place: The edited text, in the form of `edited`; or, with a dot instead of the colon, the replaced
+            object.
         old: The text that is replaced; or the value that replaces.
         new: What replaces the text; empty for a value.
         seed: A schedule that finds it. A change of the code may move it to another one.
@@ -149,7 +150,7 @@ def over_what_others_wrote(store: Any, queue: str, name: str, change: Callable[[
 
 
 def as_if_all_were_carried_out(batches: Batches, statements: list[Any]) -> list[Any]:
-    """Take a settlement that was not carried out for one that was."""
+    """Treat a settlement that was not carried out as stored."""
     return [
         {"Item": {"taskId": {"S": "any"}}}
         if response.get("Error", {}).get("Code") == "TransactionConflict"

@@ -18,7 +18,7 @@ STREAMS: Final = "SELECT count(*) FROM pg_stat_replication WHERE state = 'stream
 
 
 def need_postgres() -> None:
-    """Skip visibly where PostgreSQL cannot be had."""
+    """Skip visibly if PostgreSQL is not installed."""
     try:
         Postgres.programs()
     except Unavailable as missing:

@@ -6,6 +6,6 @@ from typing import Any
 
 
 def python(*arguments: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run this interpreter with arguments; return its end with what it printed."""
+    """Run this interpreter with arguments; return its status and output."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=check, **options)

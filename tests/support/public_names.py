@@ -97,6 +97,6 @@ def _meaning(module: str, word: str) -> tuple[str, str | None]:
 
 @cache
 def _definitions(module: str) -> list[ast.AST]:
-    """Return what may define a word in a module; to read it again for each word takes seconds."""
+    """Return the lines that may define a word in a module; cached, because reading it takes seconds."""
     nodes = ast.walk(ast.parse(inspect.getsource(import_module(module))))
     return [node for node in nodes if isinstance(node, ast.ImportFrom | ast.ClassDef | ast.AnnAssign)]

@@ -16,7 +16,7 @@ def counts(stats: Stats) -> dict[str, int]:
 
 
 def total(queue: Queue) -> int:
-    """Return how many tasks the queue knows, whatever became of them."""
+    """Return the number of tasks that the queue knows, in any state."""
     return sum(counts(queue.stats()).values())
 
 

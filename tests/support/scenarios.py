@@ -1,4 +1,4 @@
-"""Who works beside whom in the schedules that the tests try."""
+"""The scenarios: which processes run together in the schedules that the tests try."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def pauses(run: Interleaving) -> None:
 
 
 def resumed(run: Interleaving) -> None:
-    """Bring in what is left of a queue that may be paused."""
+    """Finish the remaining tasks of a queue that may be paused."""
     queue = run.world.queue(run.acting)
     queue.resume()
     run.drain(queue)
@@ -212,7 +212,7 @@ def relays(run: Interleaving) -> None:
 
 
 def relayed(run: Interleaving) -> None:
-    """Move what is left; each task that left the source must be in the destination."""
+    """Move the remaining tasks; each task that left the source must be in the destination."""
     source, to = run.world.queue(run.acting), run.world.queue(run.acting, DESTINATION)
     moving = Relay(source, to, batch=10, lease_seconds=LEASE_SECONDS)
     for seconds in DRAINED_SECONDS:
@@ -248,7 +248,7 @@ def nodes(run: Interleaving) -> None:
 
 
 def fired(run: Interleaving) -> None:
-    """Fire what is left; each tick must have a task."""
+    """Fire the remaining ticks; each must have a task."""
     queue, schedule = run.world.queue(run.acting), tick()
     until = run.now()
     Scheduler(queue, [schedule]).fire()
@@ -277,7 +277,7 @@ def a_desk(run: Interleaving) -> None:
 
 
 def left_alone(run: Interleaving) -> None:
-    """Check what is left of the resources and the callers."""
+    """Check the remaining resources and callers."""
     asks = {f"caller-{each}.{number}": {"language": each} for each in ("en", "fr") for number in range(2)}
     run.check_desk(run.world.desk(run.acting), asks)
 

@@ -28,7 +28,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def dynamodb_local(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> DynamoDBClient:
-    """Return a client of Amazon's DynamoDB Local; skip visibly where it cannot be had."""
+    """Return a client of Amazon's DynamoDB Local; skip visibly if it is not installed."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # all processes of a run have their folders there
@@ -59,7 +59,7 @@ def _shared(folder: Path) -> Iterator[str]:
         fcntl.flock(starts, fcntl.LOCK_UN)
         yield address.read_text("utf-8")
         if is_first:
-            # Nobody joins from here on; whoever comes later starts another server.
+            # No process joins from here on; later ones start another server.
             fcntl.flock(starts, fcntl.LOCK_EX)
             fcntl.flock(uses, fcntl.LOCK_EX)
             address.unlink()

@@ -10,7 +10,7 @@ SPANISH: Final = {"language": "Spanish"}
 FRENCH: Final = {"language": "French"}
 GERMAN: Final = {"language": "German"}
 LEASE_SECONDS: Final = 60.0
-# What the ledger of the resources and that of the callers must say.
+# The expected ledgers of the resources and of the callers.
 RESOURCES: Final = {"created": 6, "success": 2, "cancelled": 1, "taken": 2, "pending": 1}
 CALLERS: Final = {"created": 4, "success": 2, "cancelled": 1, "taken": 0, "pending": 1}
 # By group, the stays of resources.

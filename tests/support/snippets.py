@@ -1,4 +1,4 @@
-"""The snippets of the documentation, and a reader who types them in, in order."""
+"""The snippets of the documentation, and a reader who types them in."""
 
 import doctest
 import json
@@ -48,7 +48,7 @@ class Snippet:
         place: Page and line of its first line.
         language: As the fence names it; empty for an indented block.
         not_run: Why no test runs it, if the page says so.
-        is_next: Whether nothing stands between it and the snippet before; so a text is an output.
+        is_next: Whether it follows the snippet before directly, so that a text is its output.
     """
 
     place: str
@@ -85,8 +85,8 @@ class Reader:
     """Follows pages in a folder: saves files, runs programs and commands, and compares what they print.
 
     A `python` snippet whose first line is a comment with a file name is saved under that name; any other
-    runs, with the names that earlier ones of the page defined. A `text` snippet right below one is what it
-    printed. In a `console` snippet, lines that start with `$ ` are commands, and the others what they print.
+    runs, with the names that earlier ones of the page defined. A `text` snippet directly below shows its
+    output. In a `console` snippet, lines that start with `$ ` are commands, and the other lines their output.
     `...` in an output stands for any text.
     """
 
@@ -99,9 +99,9 @@ class Reader:
         """Prepare to read.
 
         Args:
-            folder: The current folder, of which nothing else is needed afterwards.
+            folder: The current folder; nothing in it is needed afterwards.
             environment: Variables of the commands.
-            stand_ins: What the test has in place of something that each reader has of their own.
+            stand_ins: Replacements for things that each reader has of their own, such as a database.
         """
         self.folder = folder
         self.printed: dict[str, str] = {}
@@ -113,7 +113,7 @@ class Reader:
         self._mentioned = ""
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         plain = {"COLUMNS": "100", "HOME": str(folder), "LANG": "C.UTF-8", "PATH": programs, "TERM": "dumb"}
-        # As the entry point does, also where freshq was installed before it had one.
+        # Like the entry point, in case freshq was installed before it had one.
         plain["PYTEST_ADDOPTS"] = "-p freshq.testing.plugin"
         self.environment = plain | dict(environment or {})
 

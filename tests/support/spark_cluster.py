@@ -17,7 +17,7 @@ from freshq_pipeline.spark.java import java_home
 T = TypeVar("T")
 SPARK: Final = Path(pyspark.__file__).parent
 HOST: Final = "127.0.0.1"
-# Of processes that live for seconds: what is compiled better is not used for long.
+# For processes that live for seconds: better compiled code would not be used for long.
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 START_SECONDS: Final = 90.0
 _PORT: Final = re.compile(r"started service 'sparkMaster' on port (\d+)")
@@ -34,7 +34,7 @@ class SparkCluster:
         """Prepare a cluster.
 
         Args:
-            folder: Where everything is written.
+            folder: The folder for all files.
             workers: How many, of one core each.
             memory: Of each worker, as Spark writes it.
         """
@@ -90,7 +90,7 @@ class SparkCluster:
                 process.wait()
 
     def submit(self, arguments: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
-        """Return what became of a `spark-submit` with this master.
+        """Return the result of a `spark-submit` with this master.
 
         Args:
             arguments: All that comes after `--master`.
@@ -119,7 +119,7 @@ class SparkCluster:
 
 
 def _wait_for(condition: Callable[[], T | None], alive: Callable[[], bool]) -> T:
-    """Return what a condition returns as soon as it is true."""
+    """Return the value of a condition as soon as it is true."""
     until = time.monotonic() + START_SECONDS
     while not (found := condition()):
         assert alive(), "a process of the cluster ended"

@@ -1,4 +1,4 @@
-"""What the SQL store sends, and the work that the database has with it."""
+"""The statements of the SQL store, and the work that they cause in the database."""
 
 import sqlite3
 import time

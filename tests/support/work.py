@@ -1,4 +1,4 @@
-"""`freshq work` as a process of its own, and what it prints."""
+"""`freshq work` as a separate process, and its output."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ from tests.support.patience import PATIENCE_SECONDS
 
 QUICK: Final = ("--poll-seconds", "0.02", "--status-seconds", "0")
 
-# What the runner of these tests does depends on the payload.
+# The payload decides what the runner of these tests does.
 APP: Final = """
 import os, pathlib, signal, time
 
@@ -36,7 +36,7 @@ def run(task):
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """Return what a condition returns, once that is true."""
+    """Return the value of a condition once it is true."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (value := condition()):
         assert time.monotonic() < deadline, "timed out"

@@ -46,7 +46,7 @@ def raising(error: BaseException) -> Callable[[Task], Any]:
 
 
 class Quiet:
-    """An observer that keeps what it receives."""
+    """An observer that keeps its events."""
 
     def __init__(self) -> None:
         self.ages: list[float] = []
