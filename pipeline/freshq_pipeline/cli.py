@@ -31,22 +31,14 @@ from freshq_pipeline.errors import (
     reason,
 )
 from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
-from freshq_pipeline.report.ending import (
-    BatchReports,
-    finish,
-    finish_replay,
-    finish_submitted,
-    load_ahead,
-    postponed,
-    report_on,
-)
+from freshq_pipeline.report.ending import Ending, check_packages, finish_submitted, load_ahead
 from freshq_pipeline.runs.progress import PARTS, REPLAY_PARTS, STREAM_PARTS, RunProgress
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.runs.stopping import asked_to_stop, ended_by_signals
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.java import submitted
 from freshq_pipeline.spark.tuning import HUGE
-from freshq_pipeline.storage.results import SUMMARY, without_new
+from freshq_pipeline.storage.results import REPORT, published_summary, without_new
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -195,13 +187,12 @@ def run(
     from freshq_pipeline.runs.batch import execute
 
     request = _requested(events, out, options)
-    summary = None
     with _progress(PARTS) as progress:
-        with postponed() as problems:
-            summary = execute(request, spark.session, progress)
-        progress.begin("report")
-        headlines = report_on(request.out, problems)
-    finish(summary or request.out.read_json(SUMMARY), headlines, problems, as_json=as_json)
+        ending = Ending(request.out, progress.begin)
+        with ending.postponed():
+            ending.summary = execute(request, spark.session, progress)
+        ending.report()
+    ending.finish(as_json=as_json)
 
 
 @app.command()
@@ -231,21 +222,20 @@ def stream(
     _check_interval(every_seconds)
     request = _requested(events, out, options)
     request.check_beside_events("checkpoint", Folder(checkpoint))
-    # A continuing stream gets Java's optimizing compiler.
-    tuning = plan(request).tuning() if every_seconds is None else HUGE
+    tuning = plan(request).tuning() if every_seconds is None else HUGE  # with Java's optimizing compiler
     with _progress(STREAM_PARTS) as progress:
         progress.begin("start", f"for a {tuning.name} input")
-        batches = BatchReports(request.out, reports=every_seconds is not None, begun=progress.begin)
-        more = every_seconds, batches, files_per_batch
+        ending = Ending(request.out, progress.begin, of_each_batch=every_seconds is not None)
+        more = every_seconds, ending.batch, files_per_batch
         with (
-            postponed() as problems, spark.session(tuning) as session, progress.follow(session),
+            ending.postponed(), spark.session(tuning) as session, progress.follow(session),
             asked_to_stop() as stop,
         ):  # fmt: skip
             follow(session, request, Folder(checkpoint).uri, *more, stop, progress.begin)
-        progress.begin("report")
-        headlines = report_on(request.out, problems)
-    summary = batches.summary or without_new(request.out.read_json(SUMMARY))
-    finish(summary, headlines, problems, as_json=as_json)
+        if ending.summary is None:  # no new files
+            ending.summary = without_new(published_summary(request.out))
+        ending.report()
+    ending.finish(as_json=as_json)
 
 
 @app.command()
@@ -271,26 +261,28 @@ def replay(
     tuning = plan(request).tuning()
     with _progress(REPLAY_PARTS) as progress:
         progress.begin("start", f"for a {tuning.name} input")
-        with spark.session(tuning) as session, progress.follow(session):
-            summary = None
-            with postponed() as problems:
-                summary = execute(request, lambda _tuning: nullcontext(session), progress)
+        ending, result = Ending(request.out, progress.begin), None
+        with ending.postponed(), spark.session(tuning) as session, progress.follow(session):
+            with ending.postponed():
+                ending.summary = execute(request, lambda _tuning: nullcontext(session), progress)
             progress.begin("replay")
             result = replay_published(session, request.out, grid, days)
-        progress.begin("report")
-        report_on(request.out, problems)
-    finish_replay(result, summary or request.out.read_json(SUMMARY), problems, as_json=as_json)
+        ending.report()
+    ending.finish_replay(result, as_json=as_json)
 
 
 @app.command()
 def report(out: OutOption) -> None:
     """Write the report of the current run again."""
-    from freshq_pipeline.report.page import REPORT, write_report
     from freshq_pipeline.storage.folder import Folder
 
-    folder = Folder(out)
-    write_report(folder)
-    typer.echo(folder.at(REPORT))
+    check_packages()
+    ending = Ending(Folder(out))
+    published_summary(ending.out)
+    ending.report()
+    for problem in ending.problems:
+        raise problem
+    typer.echo(ending.out.at(REPORT))
 
 
 @app.command()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq.cli.errors import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 BAD_INPUT_STATUS: Final = 2
 FAILED_STATUS: Final = 3
@@ -16,6 +20,8 @@ VIOLATION_STATUS: Final = 4
 DIFFERENCE_STATUS: Final = 5
 # Everything is published, but a later step failed.
 UNFINISHED_STATUS: Final = 6
+# Everything is published, but the report or the summary failed.
+REPORT_STATUS: Final = 7
 # A shell's status of a command that Ctrl-C ended.
 INTERRUPTED_STATUS: Final = 130
 
@@ -42,13 +48,24 @@ class BadInput(PipelineError):
 
 
 class Unfinished(PipelineError):
-    """The tables are published, but a later step failed; the next run repeats it."""
+    """The tables are published, but a later step failed; the next run repeats it.
+
+    Attributes:
+        summary: Summary of the published run; None if unknown.
+    """
 
     status = UNFINISHED_STATUS
+    summary: dict[str, Any] | None = None
 
 
 class NotRegistered(Unfinished):
     """The tables are published, but are missing in a catalog."""
+
+
+class ReportFailed(Unfinished):
+    """The tables are published, but the report or the summary failed."""
+
+    status = REPORT_STATUS
 
 
 class Overtaken(PipelineError):
@@ -72,6 +89,46 @@ def reason(error: Exception) -> str:
     return str(error)
 
 
+def cause(error: BaseException) -> str:
+    """Return what any error says, with the name of its class unless its message is meant for users."""
+    if isinstance(error, (OSError, PipelineError)) and (said := reason(error)):
+        return said
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def unfinished(out: str, error: Exception, summary: dict[str, Any] | None) -> Unfinished:
+    """Return the error of a command that failed after it published tables.
+
+    Args:
+        out: The output folder.
+        error: The failure; an `Unfinished` is returned itself.
+        summary: Summary of the published run; None if unknown.
+    """
+    if isinstance(error, Unfinished):
+        found = error
+    else:
+        msg = f"the tables in {out} are published, but what follows failed: {cause(error)}; run again"
+        found = Unfinished(msg)
+    found.summary = found.summary or summary
+    return found
+
+
+@contextmanager
+def once_published(out: str, summaries: Sequence[dict[str, Any]]) -> Iterator[None]:
+    """Make any error in the block an `Unfinished`, if a run is published by then.
+
+    Args:
+        out: The output folder.
+        summaries: Summaries of the published runs, to which the block may append.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not summaries:
+            raise
+        raise unfinished(out, error, summaries[-1]) from error
+
+
 def _deleted_directory() -> str | None:
     """Return the name of the working directory if it was deleted."""
     try:
@@ -85,4 +142,7 @@ def _deleted_directory() -> str | None:
 
 def complain(text: str) -> None:
     """Print a text to standard error as one line."""
-    sys.stderr.write(f"{PREFIX}{printable(' '.join(text.split()))}\n")
+    if sys.stderr is None:  # closed before the process started
+        return
+    with suppress(OSError):  # nothing is left to say so but the exit status
+        sys.stderr.write(f"{PREFIX}{printable(' '.join(text.split()))}\n")

@@ -80,6 +80,9 @@ EXPORT: Final = (
 
 OUTCOMES: Final = ("success", "failure", "cancelled", "shed", "pending", "taken")
 
+# The percentiles of waits by name, as shares of the waits.
+WAIT_PERCENTILES: Final = {"wait_p50_seconds": 0.5, "wait_p90_seconds": 0.9, "wait_p99_seconds": 0.99}
+
 # The published tables.
 TABLES: Final[dict[str, dict[str, str]]] = {
     "tasks": {

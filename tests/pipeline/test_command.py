@@ -23,6 +23,7 @@ from freshq_pipeline.errors import (
     BAD_INPUT_STATUS,
     DIFFERENCE_STATUS,
     FAILED_STATUS,
+    REPORT_STATUS,
     UNFINISHED_STATUS,
     VIOLATION_STATUS,
     BadInput,
@@ -30,7 +31,7 @@ from freshq_pipeline.errors import (
 )
 from freshq_pipeline.replays.record import Occupancy
 from freshq_pipeline.replays.scenarios import check
-from freshq_pipeline.report.ending import finish, finish_replay
+from freshq_pipeline.report.ending import Ending
 from freshq_pipeline.runs.progress import IDLE, REPLAY_PARTS, STREAM_PARTS, RunProgress
 from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.spark.failures import innermost_cause, start_failure
@@ -133,12 +134,13 @@ def test_the_output_is_beside_the_events(link: str, tmp_path: Path) -> None:
 
 
 def test_new_ledger_violations_have_their_own_status(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Folder("out")
     with pytest.raises(typer.Exit) as ended:
-        finish({"ledger_violations": 5, "new_ledger_violations": 2}, {}, as_json=True)
+        Ending(out, summary={"ledger_violations": 5, "new_ledger_violations": 2}).finish(as_json=True)
     assert ended.value.exit_code == VIOLATION_STATUS
     assert "ledger violations: 2 new, 5 in all" in capsys.readouterr().err
     # Those that the run before had do not fail every later night.
-    finish({"ledger_violations": 5, "new_ledger_violations": 0}, {}, as_json=True)
+    Ending(out, summary={"ledger_violations": 5, "new_ledger_violations": 0}).finish(as_json=True)
     assert capsys.readouterr().err == ""
 
 
@@ -173,9 +175,9 @@ def test_a_replay_far_from_the_recording_has_its_own_status(
     policy = figures.get("policy", "lifo")
     far = check(record, {"policy": policy, "served_in_time": replayed})
     near = check(record, {"policy": policy, "served_in_time": 104})
-    run = {"ledger_violations": 3, "new_ledger_violations": 0}
+    run = Ending(Folder("out"), summary={"ledger_violations": 3, "new_ledger_violations": 0})
     with pytest.raises(typer.Exit) as ended:
-        finish_replay({"queues": [{"check": near}, {"check": far}]}, run, as_json=True)
+        run.finish_replay({"queues": [{"check": near}, {"check": far}]}, as_json=True)
     assert ended.value.exit_code == DIFFERENCE_STATUS
     line = capsys.readouterr().err
     assert line.count("\n") == 1
@@ -185,18 +187,18 @@ def test_a_replay_far_from_the_recording_has_its_own_status(
         assert "The figures do not show why" in line
     else:
         assert re.search(f"Probably .*{reason}", line), line
-    finish_replay({"queues": [{"check": near}]}, run, as_json=True)
+    run.finish_replay({"queues": [{"check": near}]}, as_json=True)
 
 
 def test_a_replay_that_reads_new_violations_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """No later run calls them new."""
-    run = {"ledger_violations": 3, "new_ledger_violations": 1}
+    run = Ending(Folder("out"), summary={"ledger_violations": 3, "new_ledger_violations": 1})
     with pytest.raises(typer.Exit) as ended:
-        finish_replay({"queues": []}, run, as_json=True)
+        run.finish_replay({"queues": []}, as_json=True)
     assert ended.value.exit_code == VIOLATION_STATUS
     said = capsys.readouterr()
     assert "ledger violations: 1 new, 3 in all" in said.err
-    assert json.loads(said.out) == {"queues": [], "new_ledger_violations": 1}
+    assert json.loads(said.out) == {"queues": [], "new_ledger_violations": 1, "problems": []}
 
 
 def test_a_run_shows_its_part_and_how_much_of_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,17 +371,21 @@ def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
 
 def test_what_became_of_the_tasks_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     summary = {"tasks": 3, "ledger_violations": 0, "new_ledger_violations": 0}
-    finish(summary, {"mail": "67% done in time, 33% shed; median wait 60 ms."}, as_json=False)
+    ending = Ending(Folder("out"), summary=summary)
+    ending.headlines = {"mail": "67% done in time, 33% shed; median wait 60 ms."}
+    ending.finish(as_json=False)
     assert capsys.readouterr().out.startswith("67% done in time, 33% shed; median wait 60 ms.\n")
-    finish(summary, {"mail": "All done.", "[b]ship[/b]": "No tasks."}, as_json=False)
+    ending.headlines = {"mail": "All done.", "[b]ship[/b]": "No tasks."}
+    ending.finish(as_json=False)
     assert capsys.readouterr().out.startswith("mail: All done.\n[b]ship[/b]: No tasks.\n")
-    finish(summary, {"mail": "All done."}, as_json=True)
+    ending.headlines = {"mail": "All done."}
+    ending.finish(as_json=True)
     assert "All done" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("failing", ["catalog", "report"])
+@pytest.mark.parametrize(("failing", "status"), [("catalog", UNFINISHED_STATUS), ("report", REPORT_STATUS)])
 def test_a_published_run_reports_before_it_says_what_failed(
-    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    failing: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The alarms of a cluster count the lines of JSON."""
     write_lines(tmp_path / "in/a.json", [{}])
@@ -389,8 +395,9 @@ def test_a_published_run_reports_before_it_says_what_failed(
     def execute(request: RunRequest, *_arguments: object) -> dict[str, Any]:
         request.out.write_json("summary.json", summary)
         if failing == "catalog":
-            msg = "the tables are published, but not all are registered"
-            raise NotRegistered(msg)
+            error = NotRegistered("the tables are published, but not all are registered")
+            error.summary = summary
+            raise error
         return summary
 
     def write_report(out: Folder) -> dict[str, str]:
@@ -404,10 +411,12 @@ def test_a_published_run_reports_before_it_says_what_failed(
     monkeypatch.setattr("freshq_pipeline.report.page.write_report", write_report)
     out = str(tmp_path / "out")
     result = CliRunner().invoke(app, ["run", "--events", str(tmp_path / "in"), "--out", out, "--json"])
-    assert result.exit_code == UNFINISHED_STATUS
-    assert json.loads(result.stdout) == summary
+    assert result.exit_code == status
+    printed = json.loads(result.stdout)
+    assert printed == summary | {"problems": printed["problems"]}
     assert reported == [out]
     first, last = result.stderr.splitlines()
     assert first == "freshq-pipeline: ledger violations: 1 new, 3 in all; see the table violations"
     assert last.startswith("freshq-pipeline: the tables ")
+    assert printed["problems"] == [last.removeprefix("freshq-pipeline: ")]
     assert ("registered" if failing == "catalog" else "the report is not: no space left") in last

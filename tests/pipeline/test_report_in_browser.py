@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 from freshq_pipeline.report import charts, time_steps
 from freshq_pipeline.report.page import _each, page
 from freshq_pipeline.report.sections import Section
-from freshq_pipeline.schemas import OUTCOMES
+from freshq_pipeline.schemas import OUTCOMES, WAIT_PERCENTILES
 from tests.support.browser_fixtures import patient
 
 START_MS = 1_767_225_600_000
@@ -61,8 +61,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "queues": [{"queue": queue, "tasks": 200} for queue in QUEUES],
         "as_of_ms": START_MS + 66_000,
         "run_id": "run-1",
-        "wait_p50_seconds": 0.06,
-        "wait_p99_seconds": 0.06,
+        **dict.fromkeys(WAIT_PERCENTILES, 0.06),
     }
     file = tmp_path_factory.mktemp("report") / "report.html"
     file.write_text(page(summary, "<div><b>50% done in time</b>, 50% shed.</div>", sections), "utf-8")

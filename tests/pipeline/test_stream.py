@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from freshq_pipeline.errors import BadInput, NotRegistered, Unfinished
-from freshq_pipeline.report.ending import BatchReports
+from freshq_pipeline.errors import BadInput, NotRegistered
+from freshq_pipeline.report.ending import Ending
 from freshq_pipeline.runs import stream as stream_module
 from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.runs.stopping import asked_to_stop, ended_by_signals
@@ -186,22 +186,25 @@ def test_a_second_signal_kills_java_and_does_not_cut_cleaning_off(
 def test_each_batch_is_reported_and_the_new_violations_are_those_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def report_on(out: Folder, problems: list[Unfinished]) -> dict[str, str]:
-        problems.append(Unfinished(f"no report in {out.uri}"))
-        return {}
+    def write_report(_out: Folder) -> dict[str, str]:
+        msg = "no disk"
+        raise OSError(msg)
 
-    monkeypatch.setattr("freshq_pipeline.report.ending.report_on", report_on)
-    batches = BatchReports(Folder(str(tmp_path)), reports=True)
+    monkeypatch.setattr("freshq_pipeline.report.page.write_report", write_report)
+    begun = list[str]()
+    batches = Ending(Folder(str(tmp_path)), begun.append, of_each_batch=True)
     for mail, ship, total in ((2, 0, 2), (0, 0, 2), (1, 4, 7)):
         queues = [{"queue": name, NEW: new} for name, new in (("mail", mail), ("ship", ship))]
-        batches({"queues": queues[: 1 + bool(ship)], NEW: mail + ship, "ledger_violations": total})
+        batches.batch({"queues": queues[: 1 + bool(ship)], NEW: mail + ship, "ledger_violations": total})
     assert batches.summary == {
         "queues": [{"queue": "mail", NEW: 3}, {"queue": "ship", NEW: 4}], NEW: 7, "ledger_violations": 7,
     }  # fmt: skip
-    problem = f"freshq-pipeline: no report in {tmp_path}"
+    problem = f"freshq-pipeline: the tables in {tmp_path} are published, but the report is not: no disk; "
+    problem += f"run `freshq-pipeline report --out {tmp_path}`"
     assert capsys.readouterr().err.splitlines() == [
         "freshq-pipeline: ledger violations: 2 new, 2 in all; see the table violations",
         problem, problem,
         "freshq-pipeline: ledger violations: 5 new, 7 in all; see the table violations",
         problem,
     ]  # fmt: skip
+    assert (begun, batches.problems) == (["report"] * 3, [])

@@ -39,6 +39,7 @@ OF_STACK = ("--catalog", "glue.freshq", "--keep-runs", "20", "--max-reject-ratio
 RETENTION = ("--keep-silver-days", "90")
 PLACES = ("--events", "s3://landed/events", "--out", "s3://own/out", "--json")
 BACKFILL = ["--since", "2026-11-01", "--until", "2026-11-03"]
+VIOLATIONS = "freshq-pipeline: ledger violations: 1 new, 2 in all; see the table violations"
 SUMMARY = {"run_id": "r", "tasks": 3, "ledger_violations": 0, "tables": {}}
 
 
@@ -205,6 +206,7 @@ class Ending(Application):
         (3, "freshq-pipeline: Spark failed", "the run 00run ended as FAILED: Spark failed\n"),
         (4, "freshq-pipeline: 2 new", "freshq-pipeline: 2 new\n"),
         (6, "freshq-pipeline: not registered", "freshq-pipeline: not registered\n"),
+        (7, "freshq-pipeline: no report", f"{VIOLATIONS}\nfreshq-pipeline: no report\n"),
     ],
 )
 def test_the_exit_status_is_that_of_the_run(

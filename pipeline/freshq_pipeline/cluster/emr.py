@@ -20,6 +20,7 @@ from freshq_pipeline.cluster.verdict import VERDICT
 from freshq_pipeline.errors import (
     DIFFERENCE_STATUS,
     PREFIX,
+    REPORT_STATUS,
     VIOLATION_STATUS,
     BadInput,
     Interrupted,
@@ -99,7 +100,7 @@ def _digest_of(client: S3Client, bucket: str, name: str) -> str | None:
 POLL_SECONDS: Final = 5.0
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
 # EMR reports runs with these statuses as failed, although they have published everything.
-PUBLISHED: Final = frozenset({VIOLATION_STATUS, DIFFERENCE_STATUS})
+PUBLISHED: Final = frozenset({VIOLATION_STATUS, DIFFERENCE_STATUS, REPORT_STATUS})
 # Errors with a message that needs no prefix.
 _ERRORS: Final = {BadInput.status: BadInput, Unfinished.status: Unfinished}
 _VERDICT_IN: Final = re.compile(rf"driverEnv\.{VERDICT}=(s3://\S+)")

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.steps import MICROS
 from freshq_pipeline.gold.totals import FATES, TOTAL, VIOLATIONS, WAITS, scan_totals, summed
-from freshq_pipeline.schemas import OUTCOMES, TOTALS, ddl
+from freshq_pipeline.schemas import OUTCOMES, TOTALS, WAIT_PERCENTILES, ddl
 from freshq_pipeline.storage.arrow import grouped
 from freshq_pipeline.storage.results import NEW
 from freshq_pipeline.storage.table_files import paths_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 # Identifies a violation of the ledger. A task may have several problems, and the number of its life changes
 # if an event of an earlier life comes late.
 _VIOLATION: Final = ["queue", "task_id", "created_us"]
+_SHARES: Final = tuple(WAIT_PERCENTILES.values())
 
 
 def figures(out: Folder, state: State) -> dict[str, Any]:
@@ -52,9 +53,7 @@ def figures(out: Folder, state: State) -> dict[str, Any]:
         "events_distinct": sum(day.events for day in events),
         "events_after_as_of": sum(day.later for day in events),
         "as_of_ms": state.as_of_us // 1000,
-        **_with_waits(
-            by_queue, wait_percentiles(_waits(scan_totals(out, paths, WAITS).to_table()), (0.5, 0.99))
-        ),
+        **_with_waits(by_queue, wait_percentiles(_waits(scan_totals(out, paths, WAITS).to_table()), _SHARES)),
     }
 
 
@@ -69,7 +68,7 @@ def _with_waits(by_queue: list[dict[str, Any]], waits: WaitPercentiles) -> dict[
     """Return the figures of all queues together, and of each queue in `queues`."""
     names = [name for name in by_queue[0] if name != "queue"]
     total = {name: _sum(row[name] for row in by_queue) for name in names} | _named(waits.overall)
-    nothing: list[float | None] = [None, None]
+    nothing: list[float | None] = [None] * len(_SHARES)
     return total | {"queues": [row | _named(waits.by_queue.get(row["queue"], nothing)) for row in by_queue]}
 
 
@@ -80,7 +79,7 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 
 def _named(waits: list[float | None]) -> dict[str, float | None]:
-    return dict(zip(("wait_p50_seconds", "wait_p99_seconds"), waits, strict=True))
+    return dict(zip(WAIT_PERCENTILES, waits, strict=True))
 
 
 # Up to this many violations are compared in this process, at about 100 bytes each.

@@ -10,6 +10,7 @@ import pandas as pd
 from freshq.simulate.sweep import Colour
 from freshq_pipeline.gold.minutes import HISTOGRAM_BASE
 from freshq_pipeline.report.words import age_labels
+from freshq_pipeline.schemas import WAIT_PERCENTILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 Drawn: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
 # The Vega-Lite version that Altair targets, such as "6.1".
 VEGA_LITE: Final = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-SHARES: Final = (0.5, 0.9, 0.99)
+SHARES: Final = tuple(WAIT_PERCENTILES.values())
 # Dashes of their lines, and areas of their points: later ones are drawn above earlier ones.
 DASHES: Final = ([1, 0], [1, 0], [4, 4])
 POINTS: Final = (60, 36, 12)

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typing_extensions import override
 
-from freshq_pipeline.errors import DIFFERENCE_STATUS, VIOLATION_STATUS, Unfinished, complain
+from freshq_pipeline.errors import (
+    DIFFERENCE_STATUS,
+    REPORT_STATUS,
+    VIOLATION_STATUS,
+    PipelineError,
+    ReportFailed,
+    Unfinished,
+    cause,
+    complain,
+    unfinished,
+)
 from freshq_pipeline.report.words import (
     MISSING_EVENTS,
     cell,
@@ -26,10 +40,10 @@ from freshq_pipeline.report.words import (
     queue_name,
     replayed_days,
 )
-from freshq_pipeline.storage.results import NEW, checked_replay, damage_text, with_earlier
+from freshq_pipeline.storage.results import NEW, SUMMARY, checked_replay, damage_text, with_earlier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from freshq_pipeline.storage.folder import Folder
 
@@ -45,19 +59,41 @@ _ALWAYS: Final = ("policy", "servers", "in time", "shed")
 _NOTHING: Final = ("", "0", "-")
 
 
+def check_packages() -> None:
+    """Check that the report's packages are installed.
+
+    Raises:
+        ModuleNotFoundError: If one is not.
+    """
+    for package in _PACKAGES:
+        if find_spec(package) is None:
+            msg = f"No module named {package!r}"
+            raise ModuleNotFoundError(msg, name=package)
+
+
 def load_ahead() -> None:
     """Start loading the report's modules while Java starts: they take a second, and are needed last.
 
     Raises:
         ModuleNotFoundError: If a package that they need is not installed.
     """
-    for package in _PACKAGES:
-        if find_spec(package) is None:
-            msg = f"No module named {package!r}"
-            raise ModuleNotFoundError(msg, name=package)
+    check_packages()
     # The process ends after this thread: Python ends a daemon thread by unwinding its stack, and C++ code of
     # a package that is being loaded would abort the process.
-    threading.Thread(target=import_module, args=(_PAGE,), name="report").start()
+    threading.Thread(target=_load, name="report").start()
+
+
+def _load() -> None:
+    with suppress(Exception):  # the report imports them again, and reports the error
+        import_module(_PAGE)
+
+
+class _Output(Console):
+    """Standard output. If its reader is gone, Rich by itself would end the process with status 1."""
+
+    @override
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def show_summary(summary: dict[str, Any], headlines: Mapping[str, str]) -> None:
@@ -68,11 +104,9 @@ def show_summary(summary: dict[str, Any], headlines: Mapping[str, str]) -> None:
         headlines: A sentence for each queue; empty if unknown.
     """
     figures = {name: value for name, value in summary.items() if not isinstance(value, dict | list)}
-    console = Console()
+    console = _Output()
     if (damaged := damage_text(summary)) is not None:
-        console.print(
-            f"{damaged}. {MISSING_EVENTS}", style="bold red", soft_wrap=True, markup=False, highlight=False
-        )
+        _emphasize(f"{damaged}. {MISSING_EVENTS}")
     for queue, sentence in headlines.items():
         named = f"{queue}: {sentence}" if len(headlines) > 1 else sentence
         console.print(named, style="bold", soft_wrap=True, markup=False, highlight=False)
@@ -80,6 +114,10 @@ def show_summary(summary: dict[str, Any], headlines: Mapping[str, str]) -> None:
     # Summaries of older packages on a cluster lack it.
     if "queues" in summary:
         _print_queues(console, summary["queues"])
+
+
+def _emphasize(line: str) -> None:
+    _Output().print(line, style="bold red", soft_wrap=True, markup=False, highlight=False)
 
 
 def _print_queues(console: Console, queues: list[dict[str, Any]]) -> None:
@@ -110,7 +148,7 @@ def _print(console: Console, title: str, columns: Mapping[str, Mapping[str, Any]
 
 def show_replay(result: dict[str, Any]) -> None:
     """Print the recording and the scenarios of each queue, and conclusions."""
-    console = Console()
+    console = _Output()
     for one in result["queues"]:
         scenarios = [row for row in result["scenarios"] if row["queue"] == one["queue"]]
         title = "what would have happened"
@@ -149,90 +187,160 @@ def _counts(row: dict[str, Any], shed: int) -> dict[str, str]:
     return {"servers": f"{row['servers']:,}"} | counts | more
 
 
-@contextmanager
-def postponed() -> Iterator[list[Unfinished]]:
-    """Collect the error of a published run, so that report and summary come first."""
-    problems: list[Unfinished] = []
-    try:
-        yield problems
-    except Unfinished as error:
-        problems.append(error)
+# Exit statuses with the line that explains each, the first one first.
+Warnings: TypeAlias = "list[tuple[int, str]]"
+# Failures since the publication, in the line of JSON.
+PROBLEMS: Final = "problems"
 
 
-def report_on(out: Folder, problems: list[Unfinished]) -> dict[str, str]:
-    """Write the report of the current run; return its headlines. If it fails, add to the problems."""
-    from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loaded while Java starts
+@dataclass(slots=True)
+class Ending:
+    """The end of a command: the run that it published, and everything that failed afterwards.
 
-    try:
-        return write_report(out)
-    except OSError as error:
-        msg = f"the tables in {out.uri} are published, but the report is not: {error}; "
-        problems.append(Unfinished(msg + "run `freshq-pipeline report`"))
-        return {}
+    Such a failure is a line of the summary and of standard error, and an exit status. It never hides the
+    summary or the violations, which no later run reports as new.
 
-
-def finish(
-    summary: dict[str, Any],
-    headlines: Mapping[str, str],
-    problems: Sequence[Unfinished] = (),
-    *,
-    as_json: bool,
-) -> None:
-    """Print headlines and summary; exit with `VIOLATION_STATUS` if there are new ledger violations.
-
-    Raises:
-        Unfinished: If there are problems.
+    Attributes:
+        out: The output folder.
+        begun: Called with the name of the part `report` when it begins.
+        of_each_batch: Whether to write a report after each batch of a stream, not only at its end.
+        summary: Summary of the published run, of a stream with the new violations of all its batches; None:
+            nothing is published yet.
+        problems: Failures since then. The first one decides the exit status.
+        headlines: A sentence for each queue; empty if unknown.
     """
-    if as_json:
-        typer.echo(json.dumps(summary))
-    else:
-        show_summary(summary, headlines)
-    _exit(problems, (violated(summary), VIOLATION_STATUS))
+
+    out: Folder
+    begun: Callable[[str], None] = lambda _part: None
+    of_each_batch: bool = False
+    summary: dict[str, Any] | None = None
+    problems: list[PipelineError] = field(default_factory=list)
+    headlines: dict[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def postponed(self) -> Iterator[None]:
+        """Postpone an error in the block to the end of the command, if a run is published by then."""
+        try:
+            yield
+        except Exception as error:
+            if self.summary is None and isinstance(error, Unfinished):
+                self.summary = error.summary
+            if self.summary is None:
+                raise
+            known = error if isinstance(error, PipelineError) else None
+            self.problems.append(known or unfinished(self.out.uri, error, self.summary))
+
+    def report(self) -> None:
+        """Write the report of the current run."""
+        self.begun("report")
+        again = f"run `freshq-pipeline report --out {self.out.uri}`"
+        with self._attempt("the report is not", again):
+            from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loaded while Java starts
+
+            self.headlines = write_report(self.out)
+
+    def finish(self, *, as_json: bool) -> None:
+        """Print headlines and summary; exit with `VIOLATION_STATUS` if there are new ledger violations.
+
+        Raises:
+            PipelineError: If there are problems.
+        """
+        warnings = self._checked(violations)
+        summary = self.summary or {}
+        self._print(summary if as_json else None, lambda: show_summary(summary, self.headlines))
+        self._exit(warnings)
+
+    def finish_replay(self, result: dict[str, Any] | None, *, as_json: bool) -> None:
+        """Print a replay; exit with `DIFFERENCE_STATUS` if it differs too much from the recording.
+
+        New ledger violations take precedence.
+
+        Args:
+            result: The result; None if the replay failed.
+            as_json: Whether to print the result as JSON.
+
+        Raises:
+            PipelineError: If there are problems.
+        """
+        warnings = self._checked(violations)
+        if result is not None:
+            warnings += self._checked(lambda _summary: differences(result))
+        new = {NEW: (self.summary or {}).get(NEW)}
+        show = (lambda: None) if result is None else partial(show_replay, result)
+        self._print((result or {}) | new if as_json else None, show)
+        self._exit(warnings)
+
+    def batch(self, summary: dict[str, Any]) -> None:
+        """Count a published batch of a stream, and report on it if that is wanted."""
+        self.summary = summary if self.summary is None else with_earlier(summary, self.summary)
+        if not self.of_each_batch:
+            return
+        for _, line in self._checked(lambda _all: violations(summary)):
+            complain(line)
+        self.report()
+        for problem in self.problems:
+            complain(str(problem))
+        self.problems.clear()  # the next batch tries again
+
+    def _checked(self, check: Callable[[dict[str, Any]], Warnings]) -> Warnings:
+        found: Warnings = []
+        with self._attempt("a check of them is not made", f"see {self.out.at(SUMMARY)}"):
+            found.extend(check(self.summary or {}))
+        return found
+
+    def _print(self, as_json: dict[str, Any] | None, show: Callable[[], object]) -> None:
+        """Print a result, and the problems so far."""
+        said = [str(problem) for problem in self.problems]
+        with self._attempt("the result is not printed", f"see {self.out.at(SUMMARY)}"):
+            if as_json is not None:
+                typer.echo(json.dumps(as_json | {PROBLEMS: said}))
+                return
+            for line in said:
+                _emphasize(line)
+            show()
+
+    @contextmanager
+    def _attempt(self, failed: str, then: str) -> Iterator[None]:
+        """Turn any error in the block into a problem.
+
+        Args:
+            failed: What is missing then.
+            then: What to do about it.
+        """
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - an error in Rust, which draws charts, is no Exception
+            text = f"the tables in {self.out.uri} are published, but {failed}: {cause(error)}; {then}"
+            self.problems.append(ReportFailed(text))
+
+    def _exit(self, warnings: Warnings) -> None:
+        """Print all warnings and problems; exit with the status of the first problem, or else warning."""
+        for _, line in warnings:
+            complain(line)
+        for problem in self.problems[:0:-1]:
+            complain(str(problem))
+        if self.problems:
+            raise self.problems[0]  # printed last, where `submit` looks for the reason
+        if warnings:
+            raise typer.Exit(warnings[0][0])
 
 
-def _exit(problems: Sequence[Unfinished], *statuses: tuple[bool, int]) -> None:
-    """Raise the first problem, or otherwise exit with the first status that applies."""
-    for problem in problems:
-        raise problem
-    for applies, status in statuses:
-        if applies:
-            raise typer.Exit(status)
-
-
-def violated(summary: dict[str, Any]) -> bool:
-    """Return whether there are new ledger violations, and report them."""
+def violations(summary: dict[str, Any]) -> Warnings:
+    """Return a warning if a summary has new ledger violations."""
     if not summary[NEW]:
-        return False
+        return []
     total = summary["ledger_violations"]
-    complain(f"ledger violations: {summary[NEW]} new, {total} in all; see the table violations")
-    return True
+    text = f"ledger violations: {summary[NEW]} new, {total} in all; see the table violations"
+    return [(VIOLATION_STATUS, text)]
 
 
-def finish_replay(
-    result: dict[str, Any], summary: dict[str, Any], problems: Sequence[Unfinished] = (), *, as_json: bool
-) -> None:
-    """Print the result of a replay; exit with `DIFFERENCE_STATUS` if it differs too much from the recording.
-
-    New ledger violations take precedence, because no later run reports them as new.
-
-    Args:
-        result: The result.
-        summary: Summary of the run that preceded the replay.
-        problems: Failures after the run was published.
-        as_json: Whether to print the result as JSON.
-
-    Raises:
-        Unfinished: If there are problems.
-    """
-    if as_json:
-        typer.echo(json.dumps(result | {NEW: summary[NEW]}))
-    else:
-        show_replay(result)
-    has_new = violated(summary)
+def differences(result: dict[str, Any]) -> Warnings:
+    """Return a warning for each queue of a replay that differs too much from the recording."""
     off = [one["check"] for one in result["queues"] if not one["check"]["within"]]
-    for check in off:
-        complain(f"the results are written; status {DIFFERENCE_STATUS} warns about them: {difference(check)}")
-    _exit(problems, (has_new, VIOLATION_STATUS), (bool(off), DIFFERENCE_STATUS))
+    begin = f"the results are written; status {DIFFERENCE_STATUS} warns about them"
+    return [(DIFFERENCE_STATUS, f"{begin}: {difference(check)}") for check in off]
 
 
 def finish_submitted(
@@ -253,35 +361,9 @@ def finish_submitted(
         show_replay(checked_replay(result, "the result of the run"))  # the cluster's package may differ
     else:
         show_summary(result, {})  # the headlines are in the report
+    if status == REPORT_STATUS and not of_replay:
+        for _, line in violations(result):
+            complain(line)
     if status:
         complain(message)
         raise typer.Exit(status)
-
-
-@dataclass(slots=True)
-class BatchReports:
-    """Reports on the batches of a stream. Call it with the summary of each published batch.
-
-    Attributes:
-        out: The output folder.
-        reports: Whether to write a report after each batch, not only at the end.
-        begun: Called when a report begins.
-        summary: Summary of the last batch, with the new violations of all batches; None: no batch yet.
-    """
-
-    out: Folder
-    reports: bool
-    begun: Callable[[str], None] = lambda _part: None
-    summary: dict[str, Any] | None = None
-
-    def __call__(self, summary: dict[str, Any]) -> None:
-        """Report on a batch."""
-        self.summary = summary if self.summary is None else with_earlier(summary, self.summary)
-        if not self.reports:
-            return
-        violated(summary)
-        problems: list[Unfinished] = []
-        self.begun("report")
-        report_on(self.out, problems)
-        for problem in problems:
-            complain(str(problem))  # the next batch tries again

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 import vl_convert
 
-from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.minutes import AGES_SECONDS
 from freshq_pipeline.report import charts, time_steps
 from freshq_pipeline.report.evidence import events_of
@@ -34,9 +33,9 @@ from freshq_pipeline.report.words import (
     next_step,
     queue_name,
 )
-from freshq_pipeline.schemas import OUTCOMES
+from freshq_pipeline.schemas import OUTCOMES, WAIT_PERCENTILES
 from freshq_pipeline.spark.java import cache_folder
-from freshq_pipeline.storage.results import NEW, SUMMARY, damage_text
+from freshq_pipeline.storage.results import NEW, REPORT, damage_text, published_summary
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -85,12 +84,11 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; white-space:
 }
 """
 
-REPORT: Final = "report.html"
 MAX_ROWS: Final = 20
 MAX_VIOLATIONS: Final = 50
 # Number of queues in the charts.
 MAX_QUEUES: Final = 8
-_FIGURES: Final = ("tasks", *OUTCOMES, "inversions", "wait_p50_seconds", "wait_p99_seconds")
+_FIGURES: Final = ("tasks", *OUTCOMES, "inversions", *WAIT_PERCENTILES)
 
 
 def write_report(out: Folder) -> dict[str, str]:
@@ -99,13 +97,7 @@ def write_report(out: Folder) -> dict[str, str]:
     Raises:
         BadInput: If there is no run, or an earlier version made it.
     """
-    if not out.exists(SUMMARY):
-        msg = f"out: no {SUMMARY} in {out.uri}; run the pipeline first"
-        raise BadInput(msg)
-    summary = out.read_json(SUMMARY)
-    if NEW not in summary:
-        msg = f"out: an earlier version made the tables of {out.uri}; run once with --full-refresh"
-        raise BadInput(msg)
+    summary = published_summary(out)
     tables = Tables(out, summary["run_id"], _largest(summary))
     headlines = _headlines(summary)
     out.write(REPORT, page(summary, _headlines_html(headlines), _sections(tables, summary)))
@@ -200,7 +192,7 @@ def _over_time(tables: Tables, summary: dict[str, Any], recent: str) -> list[Sec
         return []
     x = charts.time_axis(rows)
     fates = f"Finished tasks{recent} by fate, and puts (line)."
-    waits = f"Time from put to first claim{recent}, at the time of the claim."
+    waits = f"Percentiles of the time from put to first claim{recent}, at the time of the claim."
     ages = f"Age of the oldest and the newest waiting task{recent}, and the greatest age at a claim."
     sections = [
         Section("Fate of tasks over time", fates, _each(rows, lambda one: charts.fates(one, x))),

@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq_pipeline.errors import BadInput, PipelineError
+from freshq_pipeline.errors import BadInput, PipelineError, once_published
 from freshq_pipeline.ingest.inflation import stored_digest
 from freshq_pipeline.ingest.inputs import input_files, is_redelivered
 from freshq_pipeline.runs.progress import Stopwatch
@@ -299,6 +299,7 @@ def execute(
         progress: Where to show progress; None: nowhere.
 
     Raises:
+        Unfinished: If the run is published, but a later step failed.
         PipelineError: If the run failed; nothing was published.
     """
     todo = plan(request)
@@ -307,15 +308,19 @@ def execute(
         check_current(request.out, todo.published)
         prune_killed(request.out)
         if before is not None and not todo.new and not todo.again:
-            finish_last(request, todo)
-            kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")
-            return without_new(kept)
+            kept = without_new(request.out.read_json(f"runs/{before.run_id}/{SUMMARY}"))
+            with once_published(request.out.uri, [kept]):
+                finish_last(request, todo)
+            return kept
         watch = Stopwatch()
         if progress is not None:
             progress.begin("start", f"for a {tuning.name} input")
             watch.begun = progress.begin
-        with session(tuning) as spark, nullcontext() if progress is None else progress.follow(spark):
-            return execute_plan(spark, request, todo, watch)
+        following = nullcontext if progress is None else progress.follow
+        summaries = list[dict[str, Any]]()
+        with once_published(request.out.uri, summaries), session(tuning) as spark, following(spark):
+            summaries.append(execute_plan(spark, request, todo, watch))
+        return summaries[0]
 
 
 def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch: Stopwatch) -> dict[str, Any]:

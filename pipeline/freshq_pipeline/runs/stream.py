@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-from freshq_pipeline.errors import BadInput
+from freshq_pipeline.errors import BadInput, Unfinished
 from freshq_pipeline.runs.batch import execute_plan, finish_last, plan
 from freshq_pipeline.runs.progress import IDLE, Stopwatch
 from freshq_pipeline.schemas import Format
@@ -56,7 +56,7 @@ def stream(
         request: The folders and options.
         checkpoint: Folder for the progress of the streaming query.
         every_seconds: Interval between looks for new files; None: process the existing files and return.
-        published: Called with each summary.
+        published: Called with the summary of each published batch.
         files_per_batch: Maximum number of files per micro-batch.
         stop: Set to end the stream after the batch in progress; None: never.
         begun: Called with the name of each part of a batch when it starts, and with `IDLE` after a batch.
@@ -180,7 +180,12 @@ class _Batches:
             if todo.new:
                 if not submitted():
                     adapt(self.spark, todo.tuning())
-                self.published(execute_plan(self.spark, self.request, todo, Stopwatch(self.begun)))
+                try:
+                    self.published(execute_plan(self.spark, self.request, todo, Stopwatch(self.begun)))
+                except Unfinished as error:
+                    if error.summary is not None:
+                        self.published(error.summary)
+                    raise
                 self.begun(IDLE)
         return bool(todo.new)
 

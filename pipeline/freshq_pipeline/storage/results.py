@@ -1,4 +1,4 @@
-"""The results that outlive a run: `summary.json` and `replay.json`. Needs no Spark."""
+"""The results that outlive a run: `summary.json`, `replay.json` and `report.html`. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SUMMARY: Final = "summary.json"
 REPLAY: Final = "replay.json"
+REPORT: Final = "report.html"
 # The figure of a summary that counts ledger violations not found by the previous run.
 NEW: Final = "new_ledger_violations"
 # Version of the layout of `replay.json`. A later version of the pipeline may find an earlier layout.
@@ -83,6 +84,22 @@ def damage_text(figures: Mapping[str, Any]) -> str | None:
         f"{figures['damaged_share']:.1%} of the bytes: {first['file']} ({first['problem']}, "
         f"{first['lines']:,} whole lines readable){more}"
     )
+
+
+def published_summary(out: Folder) -> dict[str, Any]:
+    """Return the summary of the current run.
+
+    Raises:
+        BadInput: If there is no run, or an earlier version made it.
+    """
+    if not out.exists(SUMMARY):
+        msg = f"out: no {SUMMARY} in {out.uri}; run the pipeline first"
+        raise BadInput(msg)
+    summary: dict[str, Any] = out.read_json(SUMMARY)
+    if NEW not in summary:
+        msg = f"out: an earlier version made the tables of {out.uri}; run once with --full-refresh"
+        raise BadInput(msg)
+    return summary
 
 
 def without_new(summary: dict[str, Any]) -> dict[str, Any]:

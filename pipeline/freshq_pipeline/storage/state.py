@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from itertools import product
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from freshq_pipeline.errors import BadInput, Overtaken, PipelineError, Unfinished
+from freshq_pipeline.errors import BadInput, Overtaken, PipelineError, once_published
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.days import DAY_US, Day, days_from_json, iso
 from freshq_pipeline.storage.results import SUMMARY, DamagedFile
@@ -210,11 +210,8 @@ def publish(
     # Pruning needs to know the previous run.
     state.published = [*state.published, state.run_id][-max(keep_runs, 2) :]
     out.write_json(POINTER, _as_json(state))
-    try:
+    with once_published(out.uri, [summary]):
         end_publication(out, state, keep_runs, registry)
-    except OSError as error:
-        msg = f"the tables in {out.uri} are published, but what follows failed: {error}; run again"
-        raise Unfinished(msg) from error
 
 
 def end_publication(out: Folder, state: State, keep_runs: int, registry: Registry | None) -> None:
