@@ -1,4 +1,4 @@
-"""Options of a deployment: versions, keys, caps, the network, what the emulator is spared."""
+"""Options of a deployment: versions, keys, caps, the network, and parts that the emulator lacks."""
 
 import json
 import re

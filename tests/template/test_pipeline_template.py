@@ -1,4 +1,4 @@
-"""The pipeline's own template: what a run and the schedule may do, and that it costs nothing while idle."""
+"""The pipeline's template: rights of runs and of the schedule, and no cost while idle."""
 
 import json
 import re
@@ -63,7 +63,7 @@ def filled(text: str, more: dict[str, str] | None = None) -> str:
 
 
 def optional(variables: dict[str, Any], *, given: bool) -> dict[str, str]:
-    """Return the texts for the options that a run has only if their parameters are given."""
+    """Return the texts of the options that a run gets only if their parameters are set."""
     texts = {}
     for name, condition in (("SilverDays", "HasSilverDays"), ("Order", "HasOtherOrder")):
         decided, some, none = variables[name]["Fn::If"]
@@ -73,7 +73,7 @@ def optional(variables: dict[str, Any], *, given: bool) -> dict[str, str]:
 
 
 def scheduled(*, given: bool = False) -> dict[str, Any]:
-    """Return what the schedule says to EMR Serverless."""
+    """Return the request of the schedule to EMR Serverless."""
     template, variables = properties("DailyRun")["Target"]["Input"]["Fn::Sub"]
     spark = {"Parameters": filled(variables["Parameters"]["Fn::Sub"])}
     told: dict[str, Any] = json.loads(filled(template, spark | optional(variables, given=given)))
@@ -81,7 +81,7 @@ def scheduled(*, given: bool = False) -> dict[str, Any]:
 
 
 def run_options(*, given: bool = False) -> list[str]:
-    """Return what the stack tells `submit` about its runs."""
+    """Return the outputs that the stack has for `submit`."""
     template, variables = source()["Outputs"]["RunOptions"]["Value"]["Fn::Sub"]
     return filled(template, optional(variables, given=given)).split()
 

@@ -1,4 +1,4 @@
-"""What the template refuses before anything is made, and that nothing is protected by accident."""
+"""Values that the template refuses before anything is made; nothing is protected by accident."""
 
 import json
 import re
@@ -135,7 +135,7 @@ def test_the_alarm_topic_of_prod_has_its_place_in_the_file() -> None:
 
 
 def test_every_shown_override_names_the_stage() -> None:
-    """The command line's overrides replace those of samconfig.toml."""
+    """Overrides of the command line replace the overrides of samconfig.toml."""
     documents = [PROJECT / "README.md", PROJECT / "samconfig.toml", *(PROJECT / "docs").glob("*.md")]
     shown = [
         line

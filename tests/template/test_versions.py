@@ -1,4 +1,4 @@
-"""What publishes a version, and what keeps it: the translated template, as CloudFormation reads it.
+"""Changes that publish a version, and versions that stay: the template as CloudFormation reads it.
 
 CloudFormation replaces a version if a property changes that cannot be updated. Lambda publishes no version of
 a function whose code and configuration have not changed: the whole update is rolled back then.

@@ -28,7 +28,7 @@ def client(service: Any) -> Any:
 
 @dataclass
 class Application:
-    """The application's parts, and a way to look at what it rang."""
+    """The application's parts, with access to the published messages."""
 
     queue: Queue | AttachedQueue
     trigger_topic_arn: str
@@ -49,7 +49,7 @@ class Application:
         return answer
 
     def rings(self, topic_arn: str) -> list[dict[str, Any]]:
-        """Return what was published to a topic."""
+        """Return the messages published to a topic."""
         topic = sns_backends[DEFAULT_ACCOUNT_ID][REGION].topics[topic_arn]
         return [json.loads(message) for _id, message, *_rest in topic.sent_notifications]
 
@@ -60,7 +60,7 @@ class Application:
 
 @pytest.fixture(autouse=True)
 def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have commands print as into a pipe, also if something in the process has set a width.
+    """Make commands print as into a pipe, even if something in the process has set a width.
 
     A library in C, such as readline, sets it past `os.environ`, but programs that a test starts inherit it.
     """

@@ -1,4 +1,4 @@
-"""What the emulator's process changes: batching windows, filters, layers, concurrency, deliveries."""
+"""The emulator's changes to ministack: batching windows, filters, layers, concurrency, deliveries."""
 
 import json
 import threading
@@ -31,7 +31,7 @@ class Emulator:
         BatchingWindows(self.mappings, self.streams, self.clock)
 
     def poll(self, position: int = 0, limit: int = 10) -> dict[str, list[int]]:
-        """Return what each mapping is given."""
+        """Return the records that each mapping gets."""
         return {
             mapping["UUID"]: self.streams.stream_records_since("table", position, limit)
             for _, _, mapping in self.mappings._iter_all_esms()

@@ -1,4 +1,4 @@
-"""The functions' own models of services say what those of the SDK say."""
+"""The functions' own models of services agree with the SDK's."""
 
 import io
 import json

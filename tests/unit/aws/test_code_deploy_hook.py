@@ -43,13 +43,13 @@ def canary(_task: Task) -> None:
 
 @dataclass
 class Cloud:
-    """Lambda and CodeDeploy, as far as the hook calls them.
+    """A stub of Lambda and CodeDeploy, with the calls of the hook.
 
     Attributes:
         application: Its functions answer.
         broken: Functions that fail every call, and how.
-        reports: What CodeDeploy was told.
-        events: What the functions were asked.
+        reports: The results reported to CodeDeploy.
+        events: The events sent to the functions.
     """
 
     application: Application

@@ -1,4 +1,4 @@
-"""What the functions write to their logs, at every log level."""
+"""The logs of the functions, at every log level."""
 
 import io
 import json
@@ -22,7 +22,7 @@ LEVELS = ["DEBUG", "INFO", "WARN", "ERROR"]
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """Return what is logged, by freshq and through the root logger; restore the levels."""
+    """Return the log, of freshq and of the root logger; restore the levels."""
     written = io.StringIO()
     root = logging.getLogger()
     loggers = [root, logging.getLogger("freshq"), *map(logging.getLogger, observability.SDK_LOGGERS)]

@@ -1,4 +1,4 @@
-"""The handlers on moto: what each does, what it rejects, and that no failure looks like success."""
+"""The handlers on moto: effects, rejected events, and failures that never look like success."""
 
 import copy
 import json
@@ -661,7 +661,7 @@ def busy(task: Any) -> None:
 
 
 def busy_to_the_end(task: Any) -> None:
-    """Be a runner without capacity until its pass is over."""
+    """Raise `Busy` until the pass ends."""
     outlast_the_pass(task)
     busy(task)
 
@@ -673,7 +673,7 @@ CLOCKS: Final[list[Ahead]] = []
 
 
 def outlast_the_pass(_task: Any) -> None:
-    """Be a runner that ends when its pass is over, by the clock of the test."""
+    """Run until the pass ends, by the clock of the test."""
     (ahead,) = CLOCKS
     ahead.seconds = PASS_SECONDS
 

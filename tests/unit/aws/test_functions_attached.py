@@ -29,7 +29,7 @@ nothing_to_measure = pytest.mark.filterwarnings("ignore:No application metrics t
 
 @pytest.fixture
 def orders(moto_client: DynamoDBClient) -> Shipments:
-    """Return an attached table with a range key and three records; the functions are not told of it yet."""
+    """Return an attached table with a range key and three records; the functions do not use it yet."""
     table = Shipments(moto_client, key=KEY)
     table.create_attached()
     table.add(*NAMES)
@@ -49,7 +49,7 @@ def attached(application: Application, orders: Shipments) -> Iterator[Any]:
 
 
 def change(orders: Shipments, name: str, before: dict[str, Any], event: str = "MODIFY") -> dict[str, Any]:
-    """Return a stream event with the change of a record from what it was."""
+    """Return a stream event with the change of a record from its old version."""
     record = change_of(KEY.attributes(name), before, orders.record(name))
     return {"Records": [record | {"eventName": event, "eventSource": "aws:dynamodb"}]}
 

@@ -1,6 +1,7 @@
 """Every point of a task's life at which a process may be killed: docs/contributing/kill-points.md.
 
-At each, a function is killed. Then what the page names brings the task back, within the time that it names.
+At each, a function is killed. Then the mechanism that the page names brings the task back, within the time
+that it names.
 """
 
 import re
@@ -22,7 +23,7 @@ PAGE: Final = PROJECT / "docs" / "contributing" / "kill-points.md"
 TASK: Final = "task-a"
 PUT: Final = {"tasks": [{"payload": 1, "task_id": TASK}]}
 
-# What has died counted nothing.
+# Dead invocations counted nothing.
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 Act = Callable[[Chain], None]
@@ -34,7 +35,7 @@ class KillPoint:
 
     Attributes:
         kill: Leads a task to the point, and kills there.
-        remedy: What brings the task back.
+        remedy: The mechanism that brings the task back.
         runs: How often the task runs in all.
         seen: Status of the task after the kill; None if it is not there.
     """
@@ -161,7 +162,7 @@ POINTS: Final[dict[str, KillPoint]] = {
     ),
     "Sweep, before its ring": KillPoint(in_sweep(BEFORE, "Publish"), sweep, 1, PENDING),
 }
-# Points after the task is over, or about others.
+# Points after the end of the task, or about other tasks.
 OTHER_POINTS: Final = {
     "ProcessTasks, before its tail call",
     "ProcessTasks, after its tail call",

@@ -1,4 +1,4 @@
-"""Landed events: what they contain, and what they leave out."""
+"""The contents of landed events, and the fields that they leave out."""
 
 import base64
 import json

@@ -37,7 +37,7 @@ def change_the_options(_task: Any) -> str:
 
 @pytest.fixture
 def stopping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set `STOPPING` once a pass is told to stop."""
+    """Set `STOPPING` once a pass must stop."""
     stop = Worker.stop
 
     def noted(worker: Worker) -> None:

@@ -78,13 +78,13 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "refusing": {"backlog": replace(FEW, when_full=WhenFull.REFUSE_NEWEST), "max_attempts": 1},
     "limited": LIMITED,
 }
-# Order, shards, max age and retention are those of the attachment.
+# Order, shards, max age and retention come from the attachment.
 OF_ATTACHED: Final[dict[str, dict[str, Any]]] = {
     "defaults": {},
     "shedding": {"codel": CODEL, "backlog": FEW, "door": Door(1.5)},
     "limited": LIMITED | {"reserve": "p90", "max_attempts": 1},
 }
-# What the functions' own code does not call, and who does.
+# Actions that the functions' code does not call, and their callers.
 OF_LAMBDA: Final = {
     "ReadStream": "Lambda reads the stream with the function's role",
     "FindStream": "Lambda reads the stream with the function's role",
@@ -180,7 +180,7 @@ class Recorder:
         return load_function(folder).handler(event, Context(function_name=function))
 
     def live(self, queue: Queue | AttachedQueue) -> None:
-        """Lead tasks through all that can become of them."""
+        """Lead tasks to every possible fate."""
         payloads = ["work", "reject", "retry", "busy"]
         tasks = [
             self.work.task(payload, priority=number % 3, group=f"g{number % 2}")
@@ -195,7 +195,7 @@ class Recorder:
         self.work.abandon(queue)
         self.invoke("Sweep", {})
         self.work.abandon(queue)
-        # A pass does this in a thread of its own, maybe before its first claim.
+        # A pass does this in a separate thread, maybe before its first claim.
         self.function = "ProcessTasks"
         QueueSettings.load().queue().admin.recover()
         self.invoke("CreateTasks", {"tasks": [self.work.task("work") for _ in range(6)]})
@@ -215,7 +215,7 @@ class Recorder:
             wait_until(lambda: self.invoke("ProcessTasks", load_event("process_tasks-doorbell"))["tail_call"])
 
     def all(self, options: dict[str, dict[str, Any]], queue_named: Callable[..., Any]) -> None:
-        """Record what is called under each of some options, and what none of them changes."""
+        """Record the calls under each of some options, and the calls that are the same under all."""
         for name, of_option in options.items():
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("FRESHQ_QUEUE_NAME", name)
@@ -230,7 +230,7 @@ class Recorder:
 
 @pytest.fixture(scope="module")
 def recording_client(dynamodb_local: DynamoDBClient) -> Iterator[DynamoDBClient]:
-    """Return a client on DynamoDB Local, to which the functions' own clients go too."""
+    """Return a client on DynamoDB Local; the functions' own clients also use it."""
     with AwsStub() as stub, pytest.MonkeyPatch.context() as patch:
         variables = {
             **ENVIRONMENT,
@@ -347,7 +347,7 @@ def without_one(
 
 
 def without_one_prefix(statements: list[dict[str, Any]], sid: str) -> Iterator[list[dict[str, Any]]]:
-    """Yield the statements without one of the prefixes of keys that a statement allows."""
+    """Yield the statements, each time without one of the key prefixes that a statement allows."""
     (changed,) = (statement for statement in statements if statement["Sid"] == sid)
     others = [statement for statement in statements if statement["Sid"] != sid]
     like = changed.get("Condition", {}).get("ForAllValues:StringLike", {})

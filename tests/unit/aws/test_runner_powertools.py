@@ -84,7 +84,7 @@ def run(task: Any) -> Any:
 
 @pytest.fixture
 def priced(application: Application) -> Application:
-    """Make what the runner uses."""
+    """Make the runner's loggers and metrics."""
     boto3.client("ssm").put_parameter(Name="/shop/price", Value="3", Type="String")
     boto3.client("dynamodb").create_table(
         TableName="Idempotency",
@@ -169,5 +169,5 @@ def test_the_runner_s_powertools_has_the_name_of_its_package(priced: Application
 
 
 def tell_names(_task: Any) -> list[str | None]:
-    """Be a runner with loggers and metrics of its own."""
+    """Run a task with separate loggers and metrics."""
     return [Logger().service, Metrics().namespace]

@@ -26,7 +26,7 @@ __all__ = ["log"]  # a fixture
 WORDS: Final = {"fields", "filter", "sort", "limit", "asc", "desc"} | {
     *("and", "or", "not", "in", "like", "ispresent"),
 }
-# What Lambda writes: the end of an invocation, and what a function raises.
+# Lines that Lambda writes: the end of an invocation, and a function's exception.
 OF_LAMBDA: Final = {"record.status", "errorMessage"}
 FUNCTION_OF_LOGS: Final = {
     "CreateTasksLogs": "create_tasks",
@@ -46,7 +46,7 @@ def queries() -> dict[str, tuple[list[str], str]]:
 
 
 def fields_of(query: str) -> set[str]:
-    """Return the fields that a query names, but for those that CloudWatch adds."""
+    """Return the fields that a query names, except those that CloudWatch adds."""
     words = re.findall(r"[A-Za-z_@][\w.@]*", re.sub(r'"[^"]*"', "", query))
     return {word for word in words if word not in WORDS and not word.startswith("@")} - OF_LAMBDA
 

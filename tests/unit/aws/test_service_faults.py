@@ -47,7 +47,7 @@ def metrics_in(capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
 
 
 def ended(chain: Chain) -> tuple[int, int, int]:
-    """Return how many tasks are done, wait, and are taken."""
+    """Return the numbers of done, waiting and taken tasks."""
     stats = chain.queue.stats()
     return stats.success, stats.pending, stats.taken
 

@@ -33,7 +33,7 @@ def run(task: Any) -> str:
 
 
 def canary(_task: Any) -> None:
-    """Be a runner's canary, which runs while the other invocations do."""
+    """Run a canary during the other invocations."""
     (meeting,) = MEETINGS
     meeting.wait(PATIENCE_SECONDS)
 

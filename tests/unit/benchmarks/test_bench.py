@@ -1,4 +1,4 @@
-"""The pages of figures are what the results say, and `make bench` runs what it is told to."""
+"""The pages of figures agree with the results, and `make bench` runs the named parts."""
 
 import json
 import platform
@@ -307,7 +307,7 @@ def test_workers_and_tasks_are_divided_without_a_rest(number: int, parts: int, e
 
 
 def test_the_prototypes_loop_waits_for_all_of_a_batch() -> None:
-    """Of even tasks it does nearly all; of uneven ones, what the longest of a batch allows."""
+    """It does nearly all even tasks, and of uneven tasks as many as the longest of a batch allows."""
     shares = []
     for service in (ServiceDistribution.DET, ServiceDistribution.EXP):
         tasks = Source(12.0, 500.0, 5.0, service=service, seed=3).load()

@@ -1,4 +1,4 @@
-"""What `benchmarks.overload` computes from simulations and from the lives of tasks."""
+"""The figures that `benchmarks.overload` computes from simulations and the lives of tasks."""
 
 import random
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def newest_first(moments: Sequence[float]) -> list[Life]:
 
 
 def test_the_application_stands_beside_the_same_arrivals_simulated() -> None:
-    """Where the application does what the simulator does, both figures are the same."""
+    """If the application does what the simulator does, both figures are the same."""
     lives = newest_first(arrivals(4.0))
     figure = figures_of(lives, Order.LIFO, BEGAN, SECONDS, 4.0)
     counted = [life for life in lives if life.created >= BEGAN + FIRST_SECONDS]

@@ -1,4 +1,4 @@
-"""A bill is what was counted at its price, and the page says what was counted."""
+"""A bill is the counted usage at its price, and the page states the counts."""
 
 import tomllib
 from typing import Any

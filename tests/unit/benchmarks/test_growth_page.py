@@ -1,4 +1,4 @@
-"""The benchmark of growth counts what it says."""
+"""The benchmark of growth counts correctly."""
 
 import uuid
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_rows_are_those_of_the_scans() -> None:
 
 
 def figure(size: int, ratio: float, steps: int = 5, situation: str = "waiting") -> dict[str, Any]:
-    """Return what was measured at a size."""
+    """Return the figures of a size."""
     of = {"store": "sqlite", "situation": situation, "limit": 1, "size": size}
     return of | {"ratio": ratio, "short": 0.0, "amounts": {"steps": steps}}
 

@@ -1,4 +1,4 @@
-"""What `benchmarks.invocations` reads from logs and changes, and how it merges runs."""
+"""`benchmarks.invocations` reads logs and changes, and merges runs."""
 
 import json
 from pathlib import Path

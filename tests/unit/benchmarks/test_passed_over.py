@@ -1,4 +1,4 @@
-"""How the benchmark of departures from the order counts."""
+"""The counts of the benchmark of departures from the order."""
 
 from benchmarks.growth import Departures, TimedClaim, departures
 

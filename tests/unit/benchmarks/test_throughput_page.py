@@ -1,4 +1,4 @@
-"""The benchmark of the worker measures what it says."""
+"""The benchmark of the worker measures correctly."""
 
 import json
 import sys

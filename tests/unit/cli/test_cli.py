@@ -36,7 +36,7 @@ def test_stats_as_a_table_and_as_json(moto_client: DynamoDBClient) -> None:
 
 
 def freshq(*arguments: str, encoding: str = "utf-8", to: int = subprocess.PIPE) -> tuple[int, str, str]:
-    """Run the command in a process of its own; return its status, its output and its errors."""
+    """Run the command in a separate process; return its status, output and errors."""
     done = subprocess.run(
         [sys.executable, "-m", "freshq.cli", *arguments],
         check=False,

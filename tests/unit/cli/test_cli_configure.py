@@ -1,4 +1,4 @@
-"""Options stored with a queue: who writes them, who reads them, and what wins."""
+"""Options stored with a queue: writers, readers and precedence."""
 
 import re
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ class TestReading:
         fails(2, "override=True", "work", "builtins:print", "--queue", other)
         (claimed,) = answer("claim", "--queue", f"{other}&override=on")
         assert claimed["task_id"] == "second"
-        # The remedy works with the address that has the other value.
+        # The suggested remedy works with the address that has the other value.
         fails(
             2,
             "max_attempts: queue 'default' has 5 by default",

@@ -15,7 +15,7 @@ from freshq.cli.main import app
 from freshq.model.pass_options import PassOptions
 from freshq.model.storable_options import StoredOptions
 
-# Where a command's flags differ from the arguments of its verb: more, and less.
+# Differences of a command's flags from the arguments of its verb: more, and fewer.
 CLAIM: Final = ({"task_id", "token"}, {"claim"})
 FILTERS: Final = ("kind", "group", "error", "since")
 DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
@@ -51,7 +51,7 @@ def leaves(command: Any, path: str = "") -> Iterator[str]:
 def test_there_are_few_commands() -> None:
     found = list(leaves(typer.main.get_command(app)))
     assert len([words for words in found if words.startswith("match ")]) <= 12, found
-    # 45, and those of operators: copy, advise, recording, replay, group ls|set|unset, audit, and the like.
+    # 45, plus commands for operators: copy, advise, recording, replay, group ls|set|unset, audit and others.
     assert len(found) <= 62, found
 
 

@@ -1,4 +1,4 @@
-"""`freshq match` on DynamoDB Local: what it prints, and its exit status."""
+"""`freshq match` on DynamoDB Local: its output and exit status."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def client(dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> D
 
 @pytest.fixture
 def queue(client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> MatchQueue:
-    """Return a queue on an empty table, which the commands use too."""
+    """Return a queue on an empty table that the commands also use."""
     table = f"agents-{uuid.uuid4().hex}"
     monkeypatch.setenv("FRESHQ_MATCH_QUEUE", f"dynamodb://{table}")
     queue = MatchQueue.dynamodb(table, client)

@@ -1,4 +1,4 @@
-"""What people and programs read: help, tables, pipes, JSON, and errors that say what to do."""
+"""Output for people and programs: help, tables, pipes, JSON, and errors that say what to do."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def commands(command: Any) -> Iterator[Any]:
-    """Yield a command, and those of a group."""
+    """Yield a command; for a group also its commands."""
     yield command
     for inner in getattr(command, "commands", {}).values():
         yield from commands(inner)

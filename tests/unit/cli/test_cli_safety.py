@@ -1,4 +1,4 @@
-"""What a command must not print: passwords, control characters of tasks, stack traces."""
+"""A command must not print passwords, control characters of tasks or stack traces."""
 
 import http.server
 import json

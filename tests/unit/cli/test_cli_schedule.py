@@ -1,4 +1,4 @@
-"""`freshq schedule`: where schedules come from, what it shows, when it fires, and how it ends."""
+"""`freshq schedule`: sources of schedules, output, ticks and end."""
 
 import io
 import json

@@ -243,7 +243,7 @@ class TestTyped:
     ) -> None:
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
-            # A line, one that is dropped by Ctrl-C, one that is completed by Tab, the end by Ctrl-D.
+            # A line, a line dropped by Ctrl-C, a line completed by Tab, the end by Ctrl-D.
             keys.send_text("put 1 --task-id a\nnever\x03stat\tus\n\x04")
             typed = list(Prompt(shell.session, shell.names, shell.options))
         assert typed[0] == "put 1 --task-id a"

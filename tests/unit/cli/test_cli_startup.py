@@ -1,4 +1,4 @@
-"""What a command loads: packages and parts of freshq that it does not use cost time at every start."""
+"""Imports of commands: packages and parts of freshq that a command does not use would slow each start."""
 
 import json
 import os

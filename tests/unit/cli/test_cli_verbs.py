@@ -37,7 +37,7 @@ STACK = {
 
 @pytest.fixture
 def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
-    """Return a queue on SQLite, which the commands use too."""
+    """Return a queue on SQLite that the commands also use."""
     url = f"sqlite:///{tmp_path / 'tasks.db'}"
     monkeypatch.setenv("FRESHQ_QUEUE", url)
     with Queue.sql(url) as queue:

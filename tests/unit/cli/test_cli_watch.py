@@ -41,7 +41,7 @@ from freshq.simulate.forecast import Moment, forecast
 from tests.conftest import Clock, StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
 
-# The command starts in a process of its own, which imports everything, and draws in real time.
+# The command runs in a separate process, which imports everything and draws in real time.
 FRAME_SECONDS: Final = 3 * PATIENCE_SECONDS
 
 

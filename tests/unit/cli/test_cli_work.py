@@ -1,4 +1,4 @@
-"""The parts of `freshq work`: what it refuses, shows and reports, without a process of its own."""
+"""The parts of `freshq work`: refusals, output and reports, without a separate process."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The completion of shells: commands, options, and ids of the queue; and where the command is found."""
+"""Shell completion: commands, options and ids of the queue; and the place of the command."""
 
 import os
 from collections.abc import Callable

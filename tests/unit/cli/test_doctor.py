@@ -1,4 +1,4 @@
-"""`freshq doctor` finds what it looks for, and says what to do."""
+"""`freshq doctor` finds each problem and says what to do."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ def without(answer: Any, path: Sequence[str], *, null: bool) -> Any:
 
 
 def examined(*arguments: str) -> tuple[int, dict[str, tuple[str, str, str]]]:
-    """Return the exit status, and what was found by subject."""
+    """Return the exit status, and the findings by subject."""
     done = CliRunner().invoke(app, ["doctor", "--json", *arguments])
     rows = json.loads(done.stdout)
     return done.exit_code, {row["subject"]: (row["health"], row["text"], row["action"]) for row in rows}

@@ -1,4 +1,4 @@
-"""`freshq forget` leaves nothing of what it erased in any file, and `freshq audit` names who did what."""
+"""`freshq forget` leaves no trace in any file, and `freshq audit` names who did what."""
 
 import getpass
 import gzip
@@ -53,7 +53,7 @@ def address(tmp_path: Path) -> str:
 
 
 def live(address: str) -> None:
-    """Lead tasks of two people through all that can become of them."""
+    """Lead tasks of two people to every possible fate."""
     with Queue.sql(address, max_attempts=1) as queue:
         for name in ("alice", "bob"):
             group = f"{name}@example.org"
@@ -99,7 +99,7 @@ class TestForget:
         assert said["pipeline"][0][0] == "warning"
         after = texts_of(tmp_path)
         assert [secret for secret in SECRETS if secret.encode() in after] == []
-        # What belongs to others is as it was.
+        # The data of others are unchanged.
         assert b"payload-of-bob" in after
         assert plain.read_text() == lines[1]
         assert gzip.decompress(packed.read_bytes()).splitlines()[1:] == [
@@ -174,11 +174,11 @@ class TestForget:
         body = s3.get_object(Bucket="archive", Key="events/2026/1.gz")["Body"].read()
         assert json.loads(gzip.decompress(body)) == {"task_id": "a"}
         assert s3.get_object(Bucket="archive", Key="events/2026/2")["Body"].read().endswith(b'"bob"}')
-        # What is left, and until when.
+        # The remaining places, and until when.
         assert said["logs"][0][2] == "until they are 7 days old"
         assert said["stream"][0][2] == "until they are a day old"
         assert {"backups", "traces", "pipeline"} <= said.keys()
-        # What cannot be read is an error, and so is a bucket to which there is no access.
+        # An unreadable file is an error, and so is a bucket without access.
         s3.put_object(Bucket="archive", Key="events/2026/0.gz", Body=gzip.compress(b"{}" * 99)[:-6])
         said = found("--stack", "app", "--group", "alice", status=1)
         assert [each[0] for each in said["archive"]] == ["wrong", "ok", "warning"]

@@ -1,4 +1,4 @@
-"""`freshq archive replay-stream`: what the stream still has is archived again."""
+"""`freshq archive replay-stream` archives again what the stream still has."""
 
 import json
 from typing import Any

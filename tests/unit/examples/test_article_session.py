@@ -1,6 +1,6 @@
 """The shell session of the article on priority queues, typed as its readers would, on an attached table.
 
-Each step is what is typed and what the shell then says. Names that differ from the article's are
+Each step has a typed line and the shell's answer. Names that differ from the article's are
 explained in docs/cli.md.
 """
 
@@ -17,7 +17,7 @@ from freshq.queue.core import core_of
 from tests.support.attached import Shipments
 from tests.support.readings import counts, ids
 
-# What is typed, and parts of what is printed from there to the next line.
+# A typed line, and parts of the output up to the next line.
 SESSION: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ls", ("no tasks",)),
     ("create-test", ("record A-101: UNDER_CONSTRUCTION", "record A-404: UNDER_CONSTRUCTION")),

@@ -21,12 +21,12 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, within_seconds
 
 REQUESTS = 20
-# uvicorn ends by the signal that it was sent, once it has ended in good order.
+# After an orderly end, uvicorn raises the signal that it received.
 ENDED_BY_SIGTERM = {0, -signal.SIGTERM}
 
 
 class Application:
-    """The example, served by uvicorn in a process of its own."""
+    """The example, served by uvicorn in a separate process."""
 
     def __init__(self, folder: Path) -> None:
         shutil.copy(PROJECT / "examples" / "web" / "app.py", folder)

@@ -45,7 +45,7 @@ class Example:
         runpy.run_path("producer.py")
 
     def work(self, address: str, *options: str) -> tuple[dict[str, Any], str]:
-        """Run the worker until the queue is empty; return its last event, and what it printed."""
+        """Run the worker until the queue is empty; return its last event and its output."""
         options = (*QUICK, "--idle-exit-seconds", "0.2", *options)
         answer = CliRunner().invoke(app, ["work", "app:run", "--queue", address, *options])
         assert answer.exit_code == 0, answer.stderr

@@ -1,4 +1,4 @@
-"""What replaces the clock of the process for a test is seen by the test's own thread only."""
+"""Only the test's own thread sees a clock that a test replaces."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Schedule:
 
 
 def elsewhere(call: Callable[[], Any]) -> Any:
-    """Return what a call returns in another thread."""
+    """Return the result of a call in another thread."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(call()))
     thread.start()

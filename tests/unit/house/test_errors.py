@@ -1,4 +1,4 @@
-"""The names of errors, what they name, and that a missing package names the extra to install."""
+"""The names of errors and their contents; a missing package names the extra to install."""
 
 import pickle
 import sys

@@ -1,4 +1,4 @@
-"""The house stays one that a newcomer can find their way in."""
+"""The sizes of modules, rooms and decisions stay small, so that newcomers find their way."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ MAX_NAMES = 15
 MAX_MODULE_LINES = 900
 MAX_DECISIONS = 40
 MAX_DECISION_WORDS = 14_000
-# A module is a thing that somebody reads as a whole: not too long, and not a splinter of its neighbour.
+# If larger, modules split into fragments that nobody can read alone; if smaller, they grow too long.
 MAX_MODULES = {"layers/freshq/freshq": 213}
 
 

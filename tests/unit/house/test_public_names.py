@@ -22,7 +22,7 @@ LAZY = [
 ]
 # An application passes these on, and calls none of their methods.
 OPAQUE = {"MatchHistories", "MatchStore", "Store"}
-# What freshq itself calls, with objects that it alone makes.
+# Names that only freshq calls, with objects that only it makes.
 INTERNAL = {
     "AsyncAdmin.__init__",
     "AsyncHeldTask.__init__",
@@ -98,7 +98,7 @@ def test_every_class_in_a_public_signature_can_be_imported() -> None:
 
 def test_every_verb_of_a_queue_is_a_coroutine_of_an_async_queue() -> None:
     """Add a line for each new verb to `AsyncQueue` or `AsyncAttachedQueue`."""
-    # What asks no store, or is for the worker, which uses the queue itself.
+    # Names that call no store, or serve the worker, which uses the queue itself.
     not_verbs = {"uniform", "store", "lifecycle", "telemetry"}
     properties = {"name", "order", "lease_seconds", "max_age_seconds", "codec"}
     for queue, async_queue in [

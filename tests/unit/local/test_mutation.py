@@ -1,4 +1,4 @@
-"""What `make mutation` counts and writes."""
+"""The counts and the page of `make mutation`."""
 
 import inspect
 import json

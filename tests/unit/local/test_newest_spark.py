@@ -1,4 +1,4 @@
-"""The run on the newest Spark: a session that Spark itself stopped is tried once more, a failure is not."""
+"""The run on the newest Spark repeats a session that Spark itself stopped, but not a failure."""
 
 import os
 import sys

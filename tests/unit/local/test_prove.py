@@ -45,7 +45,7 @@ def actions_of(module: str) -> list[str]:
 
 
 def mapped(module: str) -> dict[str, str]:
-    """Return what the page says about each action of a specification."""
+    """Return the page's text about each action of a specification."""
     section = PAGE.read_text("utf-8").split(f"\n## {module}\n", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^\| (\w+) \| (.+) \|$", section, re.MULTILINE)
     return {action: function for action, function in rows if action != "action"}

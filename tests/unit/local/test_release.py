@@ -1,4 +1,4 @@
-"""`make release`: what it refuses, and what it leaves behind, in a small repository."""
+"""`make release` in a small repository: refusals and results."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the error for a wrong argument or option says, word for word, and that every limit is inclusive."""
+"""The errors for wrong arguments and options, word for word; every limit is inclusive."""
 
 from collections.abc import Callable
 from pathlib import Path

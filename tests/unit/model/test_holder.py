@@ -1,4 +1,4 @@
-"""Who holds a task, as landed events say it: a digest of the lease token, and the worker's name."""
+"""The holder of a task in landed events: a digest of the lease token, and the worker's name."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What payloads and results may be, beside JSON's own values."""
+"""Values that payloads and results may have besides JSON's own."""
 
 import json
 import math

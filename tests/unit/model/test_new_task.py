@@ -1,4 +1,4 @@
-"""The checks of arguments: what is allowed to the last byte, and what an error says."""
+"""The checks of arguments: limits to the last byte, and the text of errors."""
 
 import re
 import threading

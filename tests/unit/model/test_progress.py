@@ -1,4 +1,4 @@
-"""What a function reports while it runs a task, and how it learns that it should stop."""
+"""Progress that a running function reports, and the request to stop that it sees."""
 
 import asyncio
 import pickle
@@ -26,7 +26,7 @@ FROM_0_TO_1 = "must be a number from 0 to 1"
 
 
 class Counting(MemoryStore):
-    """Counts what is stored of held tasks."""
+    """A store that counts the changes of held tasks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class TestReports:
             for part in range(1, 1000):
                 task.progress(part / 1000)
             clock.advance(PROGRESS_SECONDS - 0.1)
-            threading.Event().wait(0.1)  # the renewal looks ten times meanwhile
+            threading.Event().wait(0.1)  # the renewal looks ten times in this period
             assert store.reports == [(0, "begins")]
             clock.advance(0.2)
             wait_until(lambda: store.reports == [(0, "begins"), (0.999, None)])

@@ -1,4 +1,4 @@
-"""No error shows a secret, nor the tail of one that a character ended too early."""
+"""No error shows a secret, nor the rest of a secret that a special character cut off."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from freshq import AsyncQueue, MatchQueue, Queue
 from freshq.cli.addresses import open_queue, open_together, with_connections
 from freshq.errors import quoted
 
-# Each ends a password somewhere, for some parser.
+# Characters at which some parser ends a password.
 CHARACTERS = [*"#?/@:%&= \\[],;'\"\n", "%zz", "#?", "?#", "/#@"]
 ADDRESSES = [
     "postgresql://app:{}@db:5432/app",
@@ -51,7 +51,7 @@ OPENERS: dict[str, Callable[[str], object]] = {
 
 
 def texts_of(error: BaseException | None) -> list[str]:
-    """Return what a traceback of an error would say."""
+    """Return the text of an error's traceback."""
     texts = []
     while error is not None:
         texts.append(str(error))

@@ -1,4 +1,4 @@
-"""The bounded backlog, what it sheds while tasks come in, and how workers divide a concurrency limit."""
+"""The bounded backlog: tasks that it sheds, and the division of a concurrency limit among workers."""
 
 from collections import Counter
 
@@ -115,7 +115,7 @@ def test_a_newcomer_that_is_refused_is_not_counted() -> None:
 def test_the_noisiest_group_loses_its_stored_tasks_and_then_its_newcomers() -> None:
     backlog = CountedBacklog(BacklogLimit(4, group_share=0.5), {"loud": 3, "quiet": 1})
     assert [backlog.admit(group) for group in ("quiet", "loud", "loud")] == [noisy("loud")] * 3
-    # All that were stored are gone: what is left of the group came with this batch.
+    # All stored tasks are gone: the remaining tasks of the group came with this batch.
     assert backlog.admit("loud") == Eviction(ShedReason.GROUP, Victim.NEWCOMER)
     assert backlog.admit("quiet") == noisy("quiet")
     assert backlog.admit("other") == OVERFLOW

@@ -1,4 +1,4 @@
-"""The breaker of a worker: when it opens, whom it lets probe, and when it closes."""
+"""The breaker of a worker: when it opens, which runs may probe, and when it closes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ FLOOD_PER_SECOND, QUIET_PER_SECOND = 200, 5
 
 @dataclass
 class Served:
-    """What became of the tasks of each group."""
+    """The fates of the tasks of each group."""
 
     offered: Counter[str] = field(default_factory=Counter)
     rejected: Counter[str] = field(default_factory=Counter)
@@ -26,7 +26,7 @@ class Served:
 
 
 def serve(rates_per_second: dict[str, int], door: Door | None) -> Served:
-    """Put tasks of each group evenly, complete `SERVED_PER_SECOND`; return what became of them."""
+    """Put tasks of each group evenly, complete `SERVED_PER_SECOND`; return their fates."""
     now = 1_000_000.0
     queue = Queue.memory(
         max_age_seconds=DEADLINE_SECONDS, door=door, clock=lambda: now, rng=Random(7), lease_seconds=3600
@@ -55,7 +55,7 @@ def test_a_flood_is_rejected_at_the_door_and_a_quiet_group_is_not() -> None:
     behind_door, open_to_all = serve(rates, Door(2.0)), serve(rates, None)
     assert behind_door.rejected["quiet"] <= 3
     assert behind_door.done["quiet"] >= 0.95 * behind_door.offered["quiet"]
-    # Once the door has seen the overload, the flood gets what the quiet group leaves of twice the capacity.
+    # After the overload is seen, the flood gets twice the capacity minus the share of the quiet group.
     assert behind_door.rejected["flood"] > 0.4 * behind_door.offered["flood"]
     assert behind_door.done.total() >= 0.99 * open_to_all.done.total()
 

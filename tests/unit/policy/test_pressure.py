@@ -1,4 +1,4 @@
-"""What a producer learns, and when the door closes."""
+"""The pressure reported to producers, and the closing of admission."""
 
 import math
 from collections import Counter
@@ -136,7 +136,7 @@ def test_the_door_lets_in_a_multiple_of_what_is_served(
 def test_the_door_opens_again_after_an_outage() -> None:
     outage = flow_of({None: 10.0}, served=0.0)
     assert Door().share_per_second(assess(outage, OLD, DEADLINE_SECONDS, 0.0), outage) == 0.0
-    # All that waited went stale: whoever comes now is let in, though nothing was served yet.
+    # All waiting tasks went stale, so new tasks are admitted although nothing was served yet.
     assert Door().share_per_second(assess(outage, None, DEADLINE_SECONDS, 0.0), outage) == math.inf
 
 

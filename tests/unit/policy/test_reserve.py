@@ -1,4 +1,4 @@
-"""The reserve, what several workers learn together, and which tasks it shed."""
+"""The reserve: learned by several workers together, and the tasks that it shed."""
 
 import math
 
@@ -68,7 +68,7 @@ P90 = OverloadRules(100.0, reserve=ReserveRule(quantile=0.9))
 
 
 def synced(reserve: LearnedReserve, shared: dict[int, float], now: float) -> dict[int, float]:
-    """Let a process share what it saw; return the shared counts after it."""
+    """Let a process share its observed times; return the shared counts afterwards."""
     seen = reserve.begin_sync(now)
     merged = reserve.merged(shared, seen)
     reserve.end_sync(merged)

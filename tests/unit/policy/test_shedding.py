@@ -1,4 +1,4 @@
-"""What is too late."""
+"""Rules that shed tasks that are too late."""
 
 import pytest
 

@@ -188,7 +188,7 @@ class TestCancelling:
                 await queue.put("work")
                 claim = asyncio.create_task(queue.claim())
                 await asyncio.sleep(0)
-                while not queue.queue.stats().taken:  # the loop stands: it cannot see that the call is over
+                while not queue.queue.stats().taken:  # the blocked loop cannot see that the call has ended
                     pass
                 await cancelled(claim)
             return counts(Queue(store).stats())

@@ -12,7 +12,7 @@ def test_workers_count_while_they_probe() -> None:
     share_breaker(store, "mail", "a", None, 102.0)
     assert workers_slowed(store, "mail", 102.0) == 1
     assert workers_slowed(store, "mail", 120.0 + KEPT_SECONDS) == 0
-    share_breaker(store, "mail", "c", 300.0, 290.0)  # forgets a worker that ended
+    share_breaker(store, "mail", "c", 300.0, 290.0)  # drops an ended worker
     record = store.read_record("mail", "freshq#breakers")
     assert record is not None
     assert dict(record.values) == {"c": 300.0}

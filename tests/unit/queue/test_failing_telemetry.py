@@ -1,4 +1,4 @@
-"""Telemetry that raises changes nothing of what a queue and its workers do."""
+"""Telemetry that raises does not affect a queue or its workers."""
 
 import asyncio
 import contextlib
@@ -98,7 +98,7 @@ class BrokenScope(RunScope):
 
 
 class Suppressing:
-    """A block that hides what is raised inside."""
+    """A block that suppresses exceptions raised inside."""
 
     def __enter__(self) -> None:
         return
@@ -190,7 +190,7 @@ def _handlers() -> Handlers:
 
 
 def _fates(telemetry: Telemetry, **options: Any) -> dict[str, Any]:
-    """Return what becomes of tasks that end in every way."""
+    """Return the fates of tasks that end in every way."""
     quick = Backoff(base_seconds=0.001, cap_seconds=0.001)
     queue = Queue.memory(telemetry=telemetry, max_attempts=2, backoff=quick)
     kinds = [*ENDS, *("a" + kind for kind in ENDS)]
@@ -302,7 +302,7 @@ def test_a_run_that_cannot_start_ends_the_worker_and_not_the_others() -> None:
 
 
 class Told(Telemetry):
-    """Keeps what it is told of runs."""
+    """An observer that keeps its reports of runs."""
 
     def __init__(self) -> None:
         self.heard: list[object] = []

@@ -1,4 +1,4 @@
-"""The gauges of a queue: each figure under its name, and no age where nothing waits."""
+"""The gauges of a queue: each figure under its name, and no age if nothing waits."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""How a queue is opened and closed, and what it does unless told otherwise."""
+"""Opening and closing a queue, and the defaults of its options."""
 
 from pathlib import Path
 

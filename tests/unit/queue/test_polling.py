@@ -1,4 +1,4 @@
-"""How long a poll waits between two claims."""
+"""The waits of a poll between two claims."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ class PassingSignal(Signal):
 
 
 class WaitingStore(MemoryStore):
-    """Lets the time of a wait pass at once."""
+    """Lets the time of a wait pass immediately."""
 
     def __init__(self, time: Clock) -> None:
         """Start with nothing waited for."""

@@ -1,4 +1,4 @@
-"""A queue whose store fails, or whose tasks others change, between two steps of one verb."""
+"""A queue whose store fails, or whose tasks other processes change, between two steps of a verb."""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ class Place:
         self._monkeypatch.setattr(self.store, verb, interrupted)
 
     def logged(self) -> list[tuple[str, bool]]:
-        """Return what was logged, and whether with a traceback."""
+        """Return each log message, and whether it has a traceback."""
         return [(record.getMessage(), bool(record.exc_info)) for record in self._caplog.records]
 
     def shared(self, record_name: str) -> Mapping[str, Any]:
@@ -222,7 +222,7 @@ class TestFreshLeases:
         queue.put("due", delay_seconds=14)
         place.clock.advance(14)
         place.before("due", lambda: place.clock.advance(20), calls=range(1))
-        place.before("replace_many", fail, calls=range(1, 2))  # the first brings in what is due
+        place.before("replace_many", fail, calls=range(1, 2))  # the first brings in due tasks
         assert [claim.task.payload for claim in queue.claim(2)] == ["due"]
         assert place.logged() == [("the leases of 1 claims could not be extended", True)]
         assert queue.stats().taken == 2

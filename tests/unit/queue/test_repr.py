@@ -1,4 +1,4 @@
-"""What a queue shows of itself: its name and tables, and no secret."""
+"""The repr of a queue shows its name and tables, and no secret."""
 
 import boto3
 import pytest

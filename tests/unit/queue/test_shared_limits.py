@@ -1,4 +1,4 @@
-"""Shared limits: when a worker asks the store for its share, and what it does with the answer."""
+"""Shared limits: when a worker asks the store for its share, and how it uses the answer."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -48,7 +48,7 @@ def test_it_does_not_grow_by_a_success_that_was_counted_before() -> None:
 
 def test_without_a_share_nothing_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = SharedSlots(MemoryStore(), "default", ConcurrencyLimit(4, 4, window_seconds=10.0), wanted=4)
-    monkeypatch.setattr(limits, "change_record", lambda *_arguments: False)  # others were always faster
+    monkeypatch.setattr(limits, "change_record", lambda *_arguments: False)  # each write lost a race
     assert slots.free(0, 1000.0) == 0
 
 

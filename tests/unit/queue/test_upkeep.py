@@ -25,7 +25,7 @@ class Shared:
         return Queue(self.store, clock=self.clock, **options)
 
     def put_due(self, queue: Queue) -> None:
-        """Put a task that is due at once."""
+        """Put a task that is due immediately."""
         queue.put("work", delay_seconds=0.25)
         self.clock.advance(0.25)
 

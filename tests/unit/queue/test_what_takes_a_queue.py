@@ -1,4 +1,4 @@
-"""Whatever takes a queue takes an AsyncQueue too, or refuses at once what is no queue."""
+"""All that accept a queue also accept an AsyncQueue, and refuse other objects immediately."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The simulator: against a slow twin, its accounts, its loads and its measures."""
+"""The simulator: compared with a slow twin; its accounts, loads and measures."""
 
 import json
 from array import array
@@ -36,7 +36,7 @@ times = st.integers(0, 200).map(lambda tenths: tenths / 10)
 
 @st.composite
 def loads(draw: st.DrawFn) -> Load:
-    """Draw a small load, with ties in time, deadlines of its own, levels and groups."""
+    """Draw a small load, with ties in time, individual deadlines, levels and groups."""
     count = draw(st.integers(1, 40))
 
     def each(strategy: st.SearchStrategy[Any]) -> list[Any]:
@@ -126,7 +126,7 @@ def test_every_task_has_one_fate_and_no_rule_is_broken(
 
 @given(loads(), st.sampled_from(WhenFull))
 def test_a_backlog_is_never_longer_than_allowed(load: Load, when_full: WhenFull) -> None:
-    # With services longer than the load, what is served later waited at its end.
+    # With services longer than the load, tasks served later waited at its end.
     endless = Load(load.created, array("d", [1e6] * len(load)), array("d", [1e9] * len(load)), 20.0)
     limit = BacklogLimit(3, when_full)
     result = summarize(simulate_load(endless, OverloadRules(1e8, Order.FIFO, backlog=limit), 1))

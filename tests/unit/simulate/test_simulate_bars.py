@@ -1,4 +1,4 @@
-"""What overload control must reach, and the traps that it must not fall into."""
+"""The aims of overload control, and the traps that it must avoid."""
 
 import math
 from functools import cache
@@ -75,7 +75,7 @@ def test_p99_wait_is_a_tenth_of_the_deadline(order: Order, service: ServiceDistr
 @pytest.mark.parametrize("service", list(ServiceDistribution))
 @pytest.mark.parametrize("rho", [0.5, 0.95, *ABOVE_CAPACITY])
 def test_wasted_work(order: Order, service: ServiceDistribution, rho: float) -> None:
-    """At most 2 %; of lognormal times, beyond what no queue can avoid: those longer than the deadline."""
+    """At most 2 %, not counting lognormal times beyond the deadline, which no queue can avoid."""
     times = load(rho, 10.0, service).service
     hopeless = math.fsum(time for time in times if time > 10.0) / math.fsum(times)
     allowed = 0.02 + (hopeless if service is ServiceDistribution.LOGNORMAL else 0.0)
@@ -99,7 +99,7 @@ def test_high_levels_do_not_notice_the_overload() -> None:
     assert fates.count(1) / len(fates) >= 0.999
 
 
-# --- the other means
+# --- the other policies
 
 
 @pytest.mark.parametrize("rho", ABOVE_CAPACITY)
@@ -168,7 +168,7 @@ def quiet(
     flooded: bool,
     service: ServiceDistribution = ServiceDistribution.EXP,
 ) -> tuple[float, float]:
-    """Return how a group fares that offers a share of the capacity, alone or beside 20 times the capacity.
+    """Return the waits and the success of a group, alone or beside a flood of 20 times the capacity.
 
     Returns:
         The p99 of its waits over several seeds, a single one of which may be off by a tenth, and the share
@@ -215,8 +215,8 @@ def test_where_a_group_alone_never_waits_it_waits_for_the_next_free_server(
     """No queue that keeps its servers busy can do better than to put the quiet group first.
 
     Then its wait is exponential with rate c - lambda, as every server is busy: p99 = ln(100) / (c - lambda).
-    Alone only a share of its tasks waits, given by Erlang's C; so a ratio to its wait alone is bounded by
-    nothing as that share goes to one in a hundred.
+    Alone only a share of its tasks waits, given by Erlang's C; so the ratio to its wait alone has no bound as
+    that share approaches one in a hundred.
     """
     assert erlang_c(servers, share) < 0.01
     flooded, in_time = quiet(fair(Order.ADAPTIVE), servers, share, flooded=True)

@@ -34,7 +34,7 @@ def test_oldest_first_loses_most_chains() -> None:
 
 
 def test_a_queue_refuses_the_same_children() -> None:
-    """One server, and chains of two: what the simulator does is what `put(parent=...)` does."""
+    """One server, and chains of two: the simulator does the same as `put(parent=...)`."""
     load = Source(0.4, 2000.0, 6.0, seed=3).load()
     simulated = simulate_stressed(load, OverloadRules(6.0), 1, Stress(hops=2))
     clock = Clock(0.0)

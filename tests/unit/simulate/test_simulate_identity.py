@@ -1,10 +1,10 @@
 """The simulator against the queue itself: every single task has the same fate, at the same time.
 
 A real `Queue.memory` serves a load under a virtual clock: arrivals, ends of services and claims are
-discrete events. The simulator serves the same load. Both run the objects of `freshq.policy`; what is
-compared here is all that lies around them.
+discrete events. The simulator serves the same load. Both run the objects of `freshq.policy`, so this compares
+everything around them.
 
-What a simulated load leaves out, and the scenarios therefore do, too:
+Features that the simulator lacks, and the scenarios therefore omit:
 
 - Two arrivals at one instant. The queue stamps the second a microsecond later, to keep their order.
 - Times below a microsecond, the resolution of the queue's clock. The times here are multiples of 1/64 s.
@@ -49,7 +49,7 @@ class RealRun:
         servers: Number of servers.
         now: The virtual time.
         starts: When each task that was served started, in the order of service.
-        fates: For each task that is over, its fate.
+        fates: The fate of each ended task.
     """
 
     load: Load
@@ -81,7 +81,7 @@ class RealRun:
         self._busy: list[tuple[float, int, Claim]] = []
 
     def serve(self) -> None:
-        """Let every task arrive and be served; then see what became of the others."""
+        """Let every task arrive and be served; then read the fates of the other tasks."""
         for task, created in enumerate(self.load.created):
             self._complete_until(created)
             self.now = created
@@ -110,7 +110,7 @@ class RealRun:
             self.fates[task] = overloaded.reason
 
     def _complete_until(self, until: float) -> None:
-        """Let every service end that ends by a time; each server that is free claims again."""
+        """End every service that is due by a time; each free server claims again."""
         while self._busy and self._busy[0][0] <= until:
             self.now = self._busy[0][0]
             freed = 0
@@ -205,7 +205,7 @@ LIMITS: Final = (
     GroupRules(of={"b": GroupRule(max_running=1), "a": GroupRule(rate_per_second=1.5)}, separator="/"),
     GroupRules(GroupRule(rate_per_second=0.3), {"b/c": GroupRule(weight=3, max_running=2)}, "/"),
 )
-# What each family of scenarios chooses from.
+# The choices of each family of scenarios.
 FAMILIES: Final[dict[str, dict[str, Any]]] = {
     **{order.value: {"order": [order]} for order in Order},
     **{f"{order.value}, reserve": {"order": [order], "reserve": RESERVES[1:]} for order in Order},
@@ -246,7 +246,7 @@ def random_rules(rng: Random, deadline_seconds: float, choices: dict[str, Any]) 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Leave out plain loads, which the other kinds contain, unless all tests run."""
+    """Leave out plain loads, which the other kinds include, unless all tests run."""
     if "kind" in metafunc.fixturenames:
         every = metafunc.config.getoption("all")
         metafunc.parametrize("kind", [kind for kind in KINDS if every or kind != "plain"])

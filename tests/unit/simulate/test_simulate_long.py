@@ -110,7 +110,7 @@ def test_ten_of_ten_planted_regressions_are_caught(changes: dict[str, Any]) -> N
 
 
 def test_no_false_alarm_in_100_seeds() -> None:
-    """Neither for the same settings nor for others that do as well."""
+    """Neither for the same settings nor for equally good ones."""
     now = Settings(servers=SERVERS)
     for seed in range(100):
         recording = random_recording(Random(seed), seed)

@@ -1,4 +1,4 @@
-"""What tips a queue over: clients that try again, a loss of capacity, service that slows down."""
+"""Causes of collapse: clients that try again, a loss of capacity, service that slows down."""
 
 from array import array
 from statistics import fmean

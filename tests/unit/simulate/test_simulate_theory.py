@@ -109,7 +109,7 @@ def test_wait_under_lifo_above_capacity_is_a_busy_period(rho: float) -> None:
     for seed in SEEDS:
         load = Source(10 * rho, 1000.0, 100.0, seed=seed).load()
         done = simulate_load(load, OverloadRules(100.0), 10)
-        # What is still fresh when nothing arrives any more is worked off after long waits: left out here.
+        # Tasks still fresh after the last arrival are served after long waits, so they are left out here.
         waits = [
             start - created
             for start, created, fate in zip(done.starts, load.created, done.fates, strict=True)
@@ -154,7 +154,7 @@ def test_a_bounded_backlog_loses_what_mmck_loses(rho: float, waiting: int) -> No
 
 
 def test_levels_are_served_from_the_top() -> None:
-    """Level k gets min(its load, what the levels above it leave)."""
+    """Level k gets min(its load, capacity left by the levels above it)."""
     offered = {9: 0.3, 5: 0.5, 0: 1.2}
     served: dict[int, list[float]] = {level: [] for level in offered}
     for seed in SEEDS:

@@ -1,4 +1,4 @@
-"""Workers that are scaled by the slots that freshq wants, simulated: what a step of the load costs."""
+"""Simulated workers that are scaled by the wanted capacity: the cost of a step of the load."""
 
 from array import array
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def stepped(rates: Mapping[float, float], until: float) -> Load:
 
 
 class Scaled(_StressedEngine):
-    """Servers that follow the wanted capacity; with `capacity`, those of an oracle instead."""
+    """Servers that follow the wanted capacity; with `capacity`, an oracle's servers instead."""
 
     def __init__(self, load: Load, servers: int, capacity: Mapping[float, int] | None = None) -> None:
         super().__init__(load, RULES, servers, Stress(), 1)

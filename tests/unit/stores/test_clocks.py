@@ -1,4 +1,4 @@
-"""Clocks that jump, stand still or are wrong, and what is done about it."""
+"""Clocks that jump, stand still or are wrong, and their correction."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

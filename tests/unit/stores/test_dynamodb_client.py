@@ -1,4 +1,4 @@
-"""The default client of DynamoDB: how long an unanswered call lasts, and what is checked before a call."""
+"""The default client of DynamoDB: timeouts, and the checks before a call."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

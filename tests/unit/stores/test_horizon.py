@@ -1,4 +1,4 @@
-"""What claims pass over beside an old snapshot, without a database."""
+"""Ranges that claims skip beside an old snapshot, without a database."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ QUEUE = "default"
 
 
 class Snapshots:
-    """A database that has been told how old its oldest snapshot is."""
+    """A stub of a database with a given age of its oldest snapshot."""
 
     def __init__(self, transactions: int, dialect: str = "postgresql") -> None:
         self.transactions = transactions
@@ -60,7 +60,7 @@ def found(
     newest_first: bool = True,
     entered_us: int | None = None,
 ) -> None:
-    """Let it find out when the best task of a line was created; another one enters the line meanwhile."""
+    """Let it look up the best task of a line, while another task enters the line."""
 
     def probe(spans: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, int]:
         assert all(low < high <= until_us for low, high in spans[LINE])

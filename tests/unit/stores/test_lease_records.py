@@ -113,7 +113,7 @@ class TestNaming:
 
 class TestFailedWrites:
     def test_nothing_relies_on_a_version_whose_write_failed(self, table: FakeTable) -> None:
-        """The write was carried out, so what the version before it named ahead is named no more."""
+        """The write was carried out, so tasks that the version before it named ahead are no longer named."""
         cover(table, "a", ahead=("b",))
         table.lose_replies = 1
         with pytest.raises(Throttled):
@@ -222,7 +222,7 @@ class TestFollowing:
 
 
 def test_no_record_names_more_than_fits_into_an_item(table: FakeTable) -> None:
-    """Ids may have 1,024 bytes, and an item 400 KB. What full records name stays known."""
+    """Ids may have 1,024 bytes, and an item 400 KB. Tasks named by full records stay known."""
     ids = [f"{number:01000d}" for number in range(900)]
     for start in range(0, 900, 150):
         cover(table, *ids[start : start + 150])

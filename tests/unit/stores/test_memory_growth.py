@@ -52,7 +52,7 @@ class Filled:
         return replace(first, **{"task_id": f"{self.put:08}", **changes, "created": created})
 
     def claim(self) -> None:
-        """Claim tasks, all of which there must be."""
+        """Claim tasks, and check that all were there."""
         assert len(self.queue.claim(CLAIMED)) == CLAIMED
 
 
@@ -181,7 +181,7 @@ def test_what_waits_is_known_without_a_look_at_each_group() -> None:
         filled = Filled()
         for number in range(groups):
             filled.fill(1, group=f"group-{number}")
-        approximate(filled)  # builds what the next looks use
+        approximate(filled)  # builds the caches of the next claims
         work.append([steps_of(partial(look, filled)) for look in (count, look_for_the_oldest, approximate)])
     few, many = work
     assert all(after <= MOST_GROWTH * before for before, after in zip(few, many, strict=True))

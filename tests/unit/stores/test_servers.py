@@ -1,4 +1,4 @@
-"""What the SQL store tells a server, without one: the settings of connections, and which errors end them."""
+"""The settings of connections, and the errors that end them, without a server."""
 
 import sys
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ PLANNING: Final = (
 
 
 class Server:
-    """A connection to a server that only notes what it is told."""
+    """A connection that only records its statements."""
 
     def __init__(self, name: str, **driver: Any) -> None:
         self.told: list[str] = []
@@ -58,7 +58,7 @@ class Server:
 
 
 class Cursor:
-    """The cursor of a driver that only notes what it is told."""
+    """A cursor that only records its statements."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

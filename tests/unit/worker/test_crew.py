@@ -1,4 +1,4 @@
-"""The crew of a worker: what a burst frees is reported once, and is reported even while a call settles."""
+"""The crew of a worker reports the slots freed by a burst once, even while a call settles."""
 
 import threading
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ class Hands:
 
 
 class Watched:
-    """A crew whose runs end at once, and what it did in order."""
+    """A crew whose runs end immediately, and its actions in order."""
 
     def __init__(self) -> None:
         self.happened: list[str] = []
@@ -110,7 +110,7 @@ def crew_of(slots: int | None) -> Crew:
 
 
 def begin_next(its_crew: Crew) -> bool:
-    """Take the next work of a crew, as one of its threads does; return whether it runs a task."""
+    """Take the next work of a crew, like one of its threads; return whether it runs a task."""
     return its_crew._next_work()[1]
 
 
@@ -119,7 +119,7 @@ def test_no_more_tasks_run_than_there_are_slots_until_one_is_freed(hands: Hands)
     crew_of_two.start(runs)
     assert [begin_next(crew_of_two) for _ in range(3)] == [True, True, False]
     assert [run.has_slot for run in runs] == [True, True, False, False]
-    crew_of_two.free([runs[0], runs[0], runs[3]])  # once, and only what has one
+    crew_of_two.free([runs[0], runs[0], runs[3]])  # once, and only tasks that have one
     assert [begin_next(crew_of_two) for _ in range(2)] == [True, False]
     assert (runs[2].has_slot, runs[0].has_slot, hands.seconds) == (True, False, 100.0)
 

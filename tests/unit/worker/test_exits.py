@@ -1,4 +1,4 @@
-"""An exception that would end a process ends one attempt, the same in a function and in a coroutine."""
+"""An exception that would end a process ends one attempt, in functions and in coroutines alike."""
 
 from __future__ import annotations
 

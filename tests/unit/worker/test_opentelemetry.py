@@ -51,7 +51,7 @@ QUICK: Any = {"backoff": Backoff(base_seconds=0.001, cap_seconds=0.001)}
 
 @dataclass
 class Told:
-    """What OpenTelemetry was told."""
+    """The recorded spans and metrics."""
 
     exporter: InMemorySpanExporter = field(default_factory=InMemorySpanExporter)
     reader: InMemoryMetricReader = field(default_factory=InMemoryMetricReader)
@@ -64,7 +64,7 @@ class Told:
         self.tracer = self.tracers.get_tracer("application")
 
     def spans(self, *names: str) -> list[ReadableSpan]:
-        """Return the spans that ended, in that order, perhaps only some."""
+        """Return the ended spans in the order of their ends, perhaps only some."""
         ended = self.exporter.get_finished_spans()
         return [span for span in ended if not names or span.name.split()[0] in names]
 
@@ -98,7 +98,7 @@ class Told:
 
 @pytest.fixture
 def told() -> Iterator[Told]:
-    """Return providers of the test's own; check in the end that nothing told of a payload."""
+    """Return the test's own providers; check at the end that nothing recorded a payload."""
     told = Told()
     yield told
     for span in told.spans():
@@ -181,7 +181,7 @@ class TestOneTask:
         assert {trace_of(span) for span in (put, run_span, end)} == {request.get_span_context().trace_id}
         assert linked(run_span) == linked(end) == linked(claim) == {own(put)}
         assert parent(told.span("ask")) == own(run_span)
-        # A claim is for several tasks: it has a trace of its own, which links to theirs.
+        # A claim is for several tasks, so it has its own trace, with links to theirs.
         assert (parent(claim), linked(put)) == (None, set())
         assert trace_of(claim) != trace_of(put)
         assert all(failure(span) == SUCCEEDED for span in told.spans())
@@ -492,7 +492,7 @@ class TestPropagation:
         assert flags % 2 == 0  # not sampled
         worker = Queue(core_of(queue).store, telemetry=told.telemetry)
         work_off(worker, lambda _task: None)
-        assert told.names() == ["claim default"]  # which is of several tasks, and sampled for itself
+        assert told.names() == ["claim default"]  # a span of several tasks, with its own sampling decision
 
     def test_needs_no_sdk_and_passes_on_the_context_of_the_request(self) -> None:
         queue = Queue.memory(telemetry=OpenTelemetry())
@@ -650,7 +650,7 @@ def run(task):
 
 
 def test_the_address_of_a_queue_says_that_a_command_tells_of_it(tmp_path: Path) -> None:
-    """The module of the runner sets up the SDK, when the queue is open; what it holds is sent in the end."""
+    """The runner's module sets up the SDK after the queue is open; buffered data are sent at the end."""
     (tmp_path / "app.py").write_text(RUNNER)
     url = f"sqlite:///{tmp_path}/tasks.db"
     queue = Queue.sql(url)

@@ -1,4 +1,4 @@
-"""A worker whose runs all fail slows down, tells it, and is as fast as before after the first success."""
+"""A worker whose runs all fail slows down, reports it, and recovers after the first success."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_outage_spends_few_attempts(
         wait_until(lambda: slowed(queue) == 1)
         assert work.worker.status().slowed
         assert PageWatcher(queue).snapshot().as_json()["slowed"] == 1
-        assert downstream.calls <= OPEN_AFTER + CONCURRENCY + 50  # of which one each 0.15 s
+        assert downstream.calls <= OPEN_AFTER + CONCURRENCY + 50  # one of them every 0.15 s
         downstream.up.set()
         wait_until(lambda: queue.stats().success == TASKS)
         assert not work.worker.status().slowed
@@ -156,7 +156,7 @@ def test_an_observer_without_the_method_is_not_asked(downstream: Downstream) -> 
 
 
 class Slowings(Observer):
-    """Keeps what it is told of workers that slow down; a broken one fails."""
+    """An observer that keeps its reports of slow workers; a broken one fails."""
 
     def __init__(self, *, broken: bool = False) -> None:
         self.told: list[tuple[str, bool]] = []

@@ -1,4 +1,4 @@
-"""The log says which task a record is about, and never what is in it."""
+"""Log records name their task, but never its contents."""
 
 import io
 import json
@@ -36,7 +36,7 @@ class Kept(logging.Handler):
         self.records.append(record)
 
     def of(self, logger: str) -> list[dict[str, Any]]:
-        """Return what the records of a logger say of a task."""
+        """Return the fields of a task in a logger's records."""
         names = ("task_id", "kind", "queue", "attempt", "trace_id")
         return [
             {name: getattr(record, name) for name in names}
@@ -47,7 +47,7 @@ class Kept(logging.Handler):
 
 @pytest.fixture
 def kept() -> Iterator[Kept]:
-    """Return what is logged at every level, whatever the tests before have set."""
+    """Return the log at every level, whatever earlier tests have set."""
     handler, root = Kept(), logging.getLogger()
     loggers = [root, logging.getLogger("freshq")]
     levels = [logger.level for logger in loggers]
@@ -65,7 +65,7 @@ def fields(**values: object) -> dict[str, object]:
 
 
 def with_task(**options: Any) -> Queue:
-    """Return a queue with a task of which `fields` tells."""
+    """Return a queue with a task that has `fields`."""
     queue = Queue.memory(**options)
     queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
     return queue

@@ -160,7 +160,7 @@ class TestEnd:
         assert (report.claimed, report.idle) == (0, False)
 
     def test_after_a_slow_claim_it_asks_once_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What came meanwhile, it would not have seen."""
+        """It would have missed tasks that came in the meantime."""
         now = [0.0]
 
         class Slow(MemoryStore):

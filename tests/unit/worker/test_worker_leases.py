@@ -243,7 +243,7 @@ class Stalling(MemoryStore):
 
 
 class TestTooLate:
-    """What a stalled claim returns is looked at once more before its run starts."""
+    """Tasks from a stalled claim are checked again before their runs start."""
 
     def test_a_task_past_its_deadline_is_shed_and_not_run(self, clock: Clock) -> None:
         queue, ran = Queue(Stalling(clock), clock=clock, lease_seconds=60), list[str]()

@@ -57,7 +57,7 @@ def leases_of(queue: Queue, tasks: int = 4) -> set[float]:
 
 
 class Damaged(MemoryStore):
-    """A store in which a task that ran is found damaged, as DynamoDB finds it."""
+    """A store that finds a finished task damaged, as DynamoDB would."""
 
     def __init__(self, task_id: str) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class TestOutage:
 
 
 class SlowChanges(MemoryStore):
-    """A store whose changes wait for each other, a number at a time, or for ever."""
+    """A store whose changes wait until a number of them is there, or indefinitely."""
 
     def __init__(self, together: int) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ def returning(result: object) -> Callable[[Task], Any]:
 
 
 def poisoned(runner: Callable[[Task], Any]) -> Task:
-    """Run a poisonous task before a good one; return it as it ended."""
+    """Run a poisoned task before a good one; return the poisoned task at its end."""
     queue = Queue.memory(max_attempts=2, backoff=AT_ONCE)
     queue.put("good", task_id="good")
     queue.put("poison", task_id="poison")

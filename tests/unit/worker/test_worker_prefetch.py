@@ -33,7 +33,7 @@ class Fixed(Prefetch):
 
 @pytest.fixture(autouse=True)
 def _prefetches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have workers prefetch whatever the machine makes of short runs, and wait for ever."""
+    """Make workers prefetch however slow the machine is, and let tasks wait indefinitely."""
     monkeypatch.setattr(crew, "Prefetch", Fixed)
     monkeypatch.setattr(crew, "MAX_WAIT_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(loop, "BUSY_BACKOFF", Backoff(PATIENCE_SECONDS, PATIENCE_SECONDS))
@@ -73,7 +73,7 @@ class Blocking(InThread):
 
 
 def put(queue: Queue, first: str = "slow") -> None:
-    """Put four tasks: the first one as said, the others end at once."""
+    """Put four tasks: the first with this payload, the others end immediately."""
     queue.put_many([{"payload": first if task_id == "a" else "quick", "task_id": task_id} for task_id in IDS])
 
 
@@ -92,7 +92,7 @@ def attempts(queue: Queue) -> list[int]:
 
 
 def test_prefetched_tasks_wait_for_the_slot_and_run_in_order(blocked: Blocking, queue: Queue) -> None:
-    queue.put("quick", task_id="e")  # may be claimed meanwhile: four wait at most
+    queue.put("quick", task_id="e")  # may be claimed in the meantime: at most four wait
     wait_until(lambda: queue.stats().taken == 5)
     queue.put("quick", task_id="f")
     assert (queue.stats().pending, blocked.worker.status().running, blocked.started) == (1, 1, ["a"])

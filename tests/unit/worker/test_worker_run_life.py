@@ -1,4 +1,4 @@
-"""The life of a run: what is done is not given back, run again or cancelled, whatever happens meanwhile."""
+"""The life of a run: a done task is never given back, run again or cancelled."""
 
 import asyncio
 import threading
@@ -51,7 +51,7 @@ def store() -> Iterator[LateSettlements]:
 
 
 class Ending(InThread):
-    """Its runner raises what the test says for the task "done"; other tasks run until released."""
+    """For the task "done" the runner raises the test's exception; other tasks run until released."""
 
     def __init__(self, queue: Queue, raised: Exception | None = None, **options: Any) -> None:
         self.queue, self.raised, self.observer = queue, raised, Quiet()
@@ -133,7 +133,7 @@ class TestStopAtOnce:
         async def hangs(_task: Task) -> None:
             while "quick" not in ended:
                 await asyncio.sleep(0.005)
-            for _ in range(10):  # until the loop has told the worker of it
+            for _ in range(10):  # until the loop has reported it to the worker
                 await asyncio.sleep(0)
             probed.set()
             await asyncio.Event().wait()
@@ -197,7 +197,7 @@ class TestOverrun:
             work.release.set()
             assert store.waits.wait(PATIENCE_SECONDS)
             work.worker.stop()
-            # It has overrun, but what is left of it is only to be settled: its lease is extended again.
+            # It has overrun, but only its settlement is left, so its lease is extended again.
             clock.advance(1)
             wait_until(lambda: lease_of(queue, "done") == clock.now + 20)
             assert work.report is None

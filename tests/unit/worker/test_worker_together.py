@@ -1,4 +1,4 @@
-"""Runs that end at about the same time are settled by one call; one that ends alone is settled at once."""
+"""Runs that end together are settled by one call; a run that ends alone is settled immediately."""
 
 import threading
 from collections.abc import Iterator, Sequence
