@@ -41,7 +41,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument(
-        "--peers", metavar="PYTHON", help="an interpreter in which other queues are installed"
+        "--peers", metavar="PYTHON", help="Python interpreter in which other queues are installed"
     )
     parser.add_argument("--pages", action="store_true", help="rewrite the pages without measuring")
     arguments, others = parser.parse_known_args()

@@ -108,7 +108,7 @@ def _child(job: Any, barrier: Any, results: Any, arguments: tuple[Any, ...]) -> 
 
 @contextmanager
 def in_background(job: Callable[..., object], *arguments: Any) -> Iterator[Any]:
-    """Run a job in another process during the block; yield what it says first.
+    """Run a job in another process during the block; yield its first message.
 
     Args:
         job: Called with the arguments, a queue for its word, and the event that ends it.

@@ -72,7 +72,7 @@ class TimedClaim:
 
 @dataclass(frozen=True, slots=True)
 class Departures:
-    """How far claims departed from the order.
+    """The departures of claims from the order.
 
     Attributes:
         claimers: Number of concurrent claimers.

@@ -1,7 +1,6 @@
 """Sections of docs/compare.md and overload.md, and of contributors' pages about the library.
 
-The templates have the text; here are the figures that they derive, and the names and aims that other modules
-share.
+The templates have the text; this module computes their figures and has names and aims for other modules.
 """
 
 from __future__ import annotations
@@ -254,7 +253,7 @@ def growth_sections(
 
 
 def ratios_of_equal_work(figures: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the ratios, which are noise, of claims that did the same work as at the smallest size.
+    """Return the ratios of claims that did the same work as at the smallest size: they differ by noise only.
 
     On DynamoDB the counted claims are not the timed claims, so equal counts say nothing.
     """

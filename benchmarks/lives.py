@@ -24,7 +24,7 @@ START_MS: Final = 1_767_225_600_000
 # Of the lives below with and without a burst, measured.
 EVENTS_PER_TASK: Final = 2.56
 EVENTS_PER_TASK_WITHOUT_BURST: Final = 3.05
-# Less in a short recording, so that tasks also go stale there.
+# Shorter in a short recording, so that tasks go stale there as well.
 LONGEST_DEADLINE_SECONDS: Final = 300.0
 # As many tasks as its servers can do, a second each.
 RATE_PER_SECOND: Final = 100.0
@@ -61,7 +61,7 @@ def write_events(
     """Write events as gzip files of JSON Lines; return how many, without duplicates.
 
     Args:
-        folder: Where to write.
+        folder: The folder for the files.
         events: Approximate number of events, without duplicates.
         files: Number of files.
         seed: The same seed gives the same lines.

@@ -148,7 +148,7 @@ def figures_of(
         "arrived": arrived,
         "done": len(done),
         "simulated_done": expected,
-        # At the edges of the period, one more task may end than the slots do on average.
+        # At the edges of the period, one task more than the average may end.
         "goodput": min(1.0, round(len(done) / capacity, 3)),
         "simulated_goodput": min(1.0, round(expected / capacity, 3)),
         "slot_seconds": round(occupied_seconds, 3),

@@ -41,8 +41,7 @@ LIMIT_SECONDS: Final = 1.0
 PAUSE_SECONDS: Final = 0.5
 RETRIES: Final = 3
 LATER_LOAD: Final = 0.5
-# Goodput has recovered from the first of this many seconds in which this share of the new tasks is done in
-# time.
+# Goodput counts as recovered at the start of this many seconds with this share of new tasks done in time.
 BACK_SECONDS: Final = 3
 BACK_SHARE: Final = 0.9
 LEFT: Final = "left "
@@ -78,7 +77,7 @@ class Scenario:
 
     Attributes:
         loads: The load of each phase, as a multiple of the capacity.
-        retries: How often a client puts a task again that is not done in time.
+        retries: How often a client repeats a put whose task is not done in time.
     """
 
     loads: tuple[float, ...]
@@ -128,7 +127,7 @@ class Program(PeerProcess):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened to the tasks of a run; times are of the machine's monotonic clock.
+    """The fates of the tasks of a run, with times of the machine's monotonic clock.
 
     Attributes:
         arrivals: When each client put its task first, in seconds from the start.
@@ -214,7 +213,7 @@ def drive(
 
 
 class Place:
-    """Where the contenders run: a server of PostgreSQL, and an interpreter with the other queues."""
+    """The PostgreSQL server of the contenders, and the interpreter with the other queues."""
 
     def __init__(self, server: Postgres, python: str, seconds: float) -> None:
         """Measure nothing yet.

@@ -70,7 +70,7 @@ def ratio(counts: Sequence[Counts]) -> dict[str, float]:
 
 
 def recovery_seconds(seconds: Sequence[Mapping[str, float]], before: float) -> float | None:
-    """Return the seconds after the burst until the share is as before; None if it does not recover.
+    """Return the seconds from the burst until the share has recovered; None if it does not recover.
 
     Args:
         seconds: The share of each second.

@@ -41,10 +41,10 @@ TOLD_EVERY_SECONDS: Final = 0.02
 # By then a worker has reached its first wait.
 SETTLED_SECONDS: Final = 1.0
 SLOTS: Final = 8
-# Longer than a worker takes to be idle again.
+# If shorter, a worker might still be busy at the next put.
 PAUSE_SECONDS: Final = (0.05, 0.25)
 TASK_SECONDS: Final = 0.05
-# How often a worker looks that cannot listen. The defaults are 0.1 to 10 s (huey) and 1 s (Celery).
+# Poll interval of workers that cannot listen. The defaults are 0.1 to 10 s (huey) and 1 s (Celery).
 LOOK_SECONDS: Final = 0.02
 
 
@@ -63,7 +63,7 @@ class Job:
     """The worker's task function: it does nothing but report how long after its put the task began.
 
     Attributes:
-        seconds: How long the run sleeps.
+        seconds: Duration of the run's sleep.
         over: Set when the worker should stop.
     """
 
@@ -87,7 +87,7 @@ class Job:
         say(f"{1000 * (time.monotonic() - args['put_at']):.2f}")
 
     def ended(self, args: Args, began: float) -> None:
-        """Note that a run ended that began at a time of the machine's monotonic clock."""
+        """Note the end of a run, given its start by the machine's monotonic clock."""
 
     def run(self, args: Args) -> None:
         """Run a task in a thread."""
@@ -107,7 +107,7 @@ class Job:
 
 
 class Sleep(Job):
-    """A run that sleeps, and says when it began and ended."""
+    """A run that sleeps and prints when it began and ended."""
 
     seconds = TASK_SECONDS
 

@@ -43,7 +43,7 @@ AFTER_OUTAGE: Final = {
         "LIFO with a deadline": Colour.TAKEN,
     }.items()
 }
-# Area of a point; those of an order that mostly coincides with LIFO must show behind LIFO's.
+# Area of a point; larger for an order that mostly coincides with LIFO, to show behind LIFO's points.
 POINT, WIDE_POINT = 80, 230
 
 

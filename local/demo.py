@@ -545,7 +545,7 @@ def draw(shown: Demonstration, subtitle: str, file: Path) -> None:
     """Draw the chart into a file; the suffix chooses the format (png, svg, html).
 
     Args:
-        shown: What to draw.
+        shown: The data to draw.
         subtitle: One line below the title.
         file: Where to write.
     """

@@ -7,8 +7,8 @@ that nothing outlives the parent. It waits for the batching windows of streams, 
 functions are invoked as often as in an account. In a stream's filter, a field is missing even if levels above
 it are missing too, which ministack rejects. It unpacks a layer once rather than once for each process of
 a function, which would double the work of a start. A function's reserved concurrency limits all of its
-versions, where ministack limits only invocations without a version. And a message of a topic waits while its
-function is throttled, and is tried again if its invocation fails, where ministack drops it. `deploy` leaves
+versions, where ministack limits only invocations without a version. A topic's message waits while its
+function is throttled, and is repeated if its invocation fails; ministack would drop it. `deploy` leaves
 template.yaml unchanged.
 """
 
@@ -247,7 +247,7 @@ def _exit(number: int, _: FrameType | None) -> NoReturn:
 class BatchingWindows:
     """Delays a stream's records until a batch is full or its first record has waited for the window.
 
-    The emulator's thread reads the stream of each mapping in turn. Reads by others, such as clients, are not
+    The emulator's thread reads the stream of each mapping in turn. Other reads, such as by clients, are not
     delayed.
     """
 
@@ -359,7 +359,7 @@ class Deliveries:
     """Delivers messages of topics to functions as Lambda does, until an invocation succeeds.
 
     A throttled message waits until it is too old. A failed invocation is tried again under its request id, as
-    often as the function allows. What was never done goes to the function's failed-event queue.
+    often as the function allows. Events that never succeed go to the function's failed-event queue.
     """
 
     def __init__(

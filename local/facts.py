@@ -1,4 +1,4 @@
-"""Compute what became of recorded tasks: from a table's change stream, simulated, and in DuckDB.
+"""Compute the fates of recorded tasks: from a table's change stream, simulated, and in DuckDB.
 
 The simulator serves the same arrivals in other orders. DuckDB makes the pipeline's tables from the same
 files, to be compared row by row: each table is a file of plain SQL in `duckdb_tables` over the changes of
@@ -104,7 +104,7 @@ def life_of(versions: Sequence[Task], now: float) -> Life:
 
     Args:
         versions: At least one.
-        now: Time at which its fate is judged, in seconds since the epoch.
+        now: Time at which its fate is determined, in seconds since the epoch.
     """
     claims: list[TaskClaim] = []
     for version, following in zip(versions, [*versions[1:], None], strict=True):

@@ -32,7 +32,7 @@ REASONS: Final = PROJECT / "tests" / "mutation_reasons.toml"
 LEAST_KILLED_RATIO: Final = 0.85
 # Rooms whose tests do not yet notice as much: 77 % of 60 mutants of worker/ were killed.
 LEAST_KILLED_SO_FAR: Final = {"worker": 0.7}
-# A sample fails only if a room that stands at its bar would do as badly in one of 500 samples.
+# A sample fails only if a room exactly at its bar would do as badly in at most one of 500 samples.
 SAMPLE_RISK: Final = 0.002
 UNKNOWN: Final = "No test notices it yet."
 # Runs on DynamoDB, PostgreSQL or MariaDB only, or in separate processes.
@@ -49,7 +49,7 @@ UNCHANGED_CONSTRUCTORS: Final = (
     ("stores/sql/pool.py", "class StatementPool"),
     ("stores/sql/rows.py", "class Columns"),
 )
-# Imports of the tests besides the code itself.
+# Modules that the tests import, besides the mutated code.
 COPIED: Final = ("tests", "benchmarks", "docs", "local", "functions")
 _UNIT: Final = (
     *(f"tests/unit/{room}" for room in ("model", "policy", "queue")),

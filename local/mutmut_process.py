@@ -72,7 +72,7 @@ def forget_results() -> None:
 
 
 class Forgetful:
-    """A plugin of pytest: every test computes what it uses, so no function lacks a test that calls it."""
+    """A pytest plugin that clears caches before each test, so that every function is called by a test."""
 
     @staticmethod
     def pytest_runtest_setup() -> None:
@@ -144,7 +144,7 @@ def called(mutants: list[Any]) -> list[Any]:
 
 def main(size: int, children: int, results: Path) -> None:
     """Run mutmut; write the number of mutants by room, and the outcome of each tried mutant."""
-    # mutmut 3.7 does not know where pytest 9 keeps a test's id.
+    # mutmut 3.7 does not find a test's id in pytest 9.
     pytest.Item._nodeid = property(lambda item: item.nodeid)  # type: ignore[attr-defined]  # noqa: SLF001 - mutmut reads it
     # The tests run several times in one process and may fail only because of the mutant.
     settings.register_profile(

@@ -318,7 +318,7 @@ def write_coverage() -> int:
 
 PICTURE: Final = PROJECT / "docs" / "demo.svg"
 DEMO_SECONDS: Final = 20
-# Sizes of the picture: the whole, one queue, a row, and where the counts end and the bars begin.
+# Sizes of the picture: width, height of a queue and of a row, end of the counts, start of the bars.
 PICTURE_SIZE: Final = (760, 250)
 PANEL_WIDTH: Final = 350
 ROW_HEIGHT: Final = 26
@@ -331,8 +331,8 @@ FATE_COLOURS: Final = {
     "shed": Colour.SHED,
     "waiting": Colour.PENDING,
 }
-# It plays once; for readers who prefer less motion, it shows the end. Its own colours fit both a light and a
-# dark page.
+# It plays once; if readers prefer reduced motion, it shows the last frame. Its own colours fit both a light
+# and a dark page.
 PICTURE_STYLE: Final = """
 text{{font:15px system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#e6ecf2}}
 .h{{font-weight:700;font-size:17px}}.m{{fill:#9fadba;font-size:13px}}.n{{text-anchor:end}}
@@ -482,7 +482,7 @@ ARMS: Final = {"sqlite": (1, 2), "postgresql": (0,)}
 ROWS: Final = 1_000_000
 WAITING_ROWS: Final = 300_000
 FAR_US: Final = 4_000_000_000_000_000
-# The rows of a table of a million: of each ten, three wait, in three lines, and seven are over.
+# A table of a million rows: of each ten, three wait in three lines and seven have ended.
 COLUMNS: Final = {
     "task_id": "{id}",
     "queue": "'default'",
@@ -511,7 +511,7 @@ TEXTS: Final = {
     "postgresql": {"id": "'task-' || lpad(n::text, 7, '0')", "line": "'0' || (n - 3 * (n / 3))"},
     "mariadb": {"id": "CONCAT('task-', LPAD(n, 7, '0'))", "line": "CONCAT('0', MOD(n, 3))"},
 }
-# A server counts the rows by itself soon after; SQLite never does.
+# Servers update their statistics by themselves; SQLite never does.
 ANALYZE: Final = {"postgresql": "VACUUM ANALYZE tasks", "mariadb": "ANALYZE TABLE tasks"}
 # The tasks that a claim of one task skips.
 VALUES: Final = {
@@ -555,7 +555,7 @@ class Entry(NamedTuple):
 
     Attributes:
         name: Its section, its name and its variant.
-        says: What it does.
+        says: The purpose of the statement.
         text: Its text, formatted.
     """
 
@@ -591,7 +591,7 @@ def _triggers(dialect: str) -> Iterator[Entry]:
 
 
 def _of_section(section: str, of_class: type[Statements], dialect: str) -> Iterator[Entry]:
-    # Instead of the driver's input, the statement itself, which can be compiled to be read.
+    # Keep the statement, which can be compiled to readable text, not the driver's input.
     readable = type(of_class.__name__, (of_class,), {"prepared": lambda _self, statement, *_: statement})
     statements = readable(schema("tasks", dialect), DIALECTS[dialect])
     for name, member in vars(of_class).items():

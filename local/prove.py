@@ -89,7 +89,7 @@ class Answer:
     Attributes:
         states: Number of distinct states that it reached.
         depth: Length of the longest shortest path to a state; of a refuted check, of the counterexample.
-        seconds: How long it took.
+        seconds: Duration of the check.
     """
 
     states: int

@@ -374,7 +374,7 @@ PROGRAMS: Final = (
     "work app:run --idle-exit-seconds 0.2 --status-seconds 0.05 --verbose --queue WORK",
     "relay --from OUTBOX --to COPY --idle-exit-seconds 0.1",
 )
-# The output of such a program before it is told to end; other programs end by themselves.
+# Output after which such a program gets the signal to end; other programs end by themselves.
 SERVES: Final = {"dashboard": "url", "metrics": "url", "schedule": "fired"}
 # Options that change a command's output.
 FORMS: Final = frozenset(
@@ -552,7 +552,7 @@ def _attached() -> Iterator[str]:
 
 
 def _printed(line: str, files: Mapping[str, str], folder: Path) -> str:
-    """Run a command in its own process, and return its output; a command that serves is told to end."""
+    """Run a command in its own process, and return its output; a serving command gets a signal to end."""
     words = [files.get(word, word) for word in line.split()]
     program = [sys.executable, "-m", "freshq", *words, "--json"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=folder) as process:

@@ -135,7 +135,7 @@ BULK_TASKS: Final = 25
 
 
 class Unavailable(Exception):
-    """The server cannot run here; the message names what is missing."""
+    """The server cannot run here; the message names the missing program."""
 
 
 def databases_are_required() -> bool:

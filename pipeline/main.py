@@ -1,4 +1,4 @@
-"""What spark-submit and EMR Serverless start: the freshq-pipeline command, from the packed environment."""
+"""The program that spark-submit and EMR Serverless start: freshq-pipeline in the packed environment."""
 
 import sys
 

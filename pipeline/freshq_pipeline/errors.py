@@ -83,7 +83,7 @@ class Interrupted(PipelineError):
 
 
 def reason(error: Exception) -> str:
-    """Return what an error says; for a file that is missing because the working directory is, its name."""
+    """Return the text of an error; if a relative path fails because the working directory is gone, say so."""
     if isinstance(error, FileNotFoundError) and (deleted := _deleted_directory()) is not None:
         return f"the working directory {deleted} was deleted; change to another one, or give absolute paths"
     return str(error)

@@ -208,7 +208,7 @@ def _check_only_history(name: str, folder: Path) -> None:
     if others:
         msg = (
             f"queue: {folder.parent} has {others[0]}, another history of a queue named {name!r}: of another "
-            "database, or from before the history began anew. Pull into a new folder, and make new tables "
+            "database, or from before the history was restarted. Pull into a new folder, and make new tables "
             "from it"
         )
         raise BadInput(msg)
@@ -220,7 +220,8 @@ def _check_same(history: History, name: str, kept: Kept, known: set[int], folder
     A restored database continues its numbers from the backup, and so uses numbers again.
 
     Raises:
-        BadInput: If they differ. The folder would keep events that were undone, and lack others.
+        BadInput: If they differ. Otherwise the folder would keep events that a restore removed, and lack
+            later ones.
     """
     newest = max(known, default=0)
     # Batches that were deleted because of their age cannot be compared.

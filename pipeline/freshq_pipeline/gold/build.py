@@ -88,7 +88,7 @@ INVERSIONS: Final = "inversions"
 # Spark's driver keeps the size of each of these partitions for each task that writes to them.
 MOST_BUCKETS: Final = 4096
 HOUR_MS: Final = HOUR_US // 1000
-# Tables of which a run may compute only some hours of a day: the column that tells the hour, and its unit.
+# Tables of which a run may compute only some hours of a day, with the column of the hour and its unit.
 _HOUR_IN: Final = {
     "tasks": ("created_ms", HOUR_MS),
     "minutes": ("minute_ms", HOUR_MS),
@@ -320,7 +320,7 @@ def _open_elsewhere(run: _Run, steps: DataFrame) -> DataFrame | None:
 
 
 def _inverted(run: _Run, steps: DataFrame, lag_us: Column) -> DataFrame | None:
-    """Write the claims out of turn by day; return those of all days that matter, None if there are none."""
+    """Write the inverted claims by day; return those of all affected days, None if there are none."""
     draft, of_steps = draft_path(run.state.run_id, INVERSIONS), (run.as_of_us, lag_us, run.opened.clock)
     if _steps_at_most(run) <= FEW_STEPS:
         found = inversions_here(steps, *of_steps)

@@ -1,7 +1,7 @@
 """Find tasks that were claimed while a newer task of the same queue and level waited.
 
-Spark has no operator for the newest waiting task at each of many times. Python finds it, vectorized over
-Arrow tables: executors take one chunk of time of one level at a time; few steps are compared in this process.
+Spark has no operator for the newest waiting task at each of many times. Vectorized Python finds them in Arrow
+tables: executors compare one chunk of time of a level at a time; this process compares small inputs.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ PIECES: Final = 3600
 NEVER_US: Final = -FOREVER_US
 # A claim out of turn; events without a queue form their own queue.
 CLAIM: Final = {"queue": "string", "task_id": "string", "life": "int"}
-# The hour of the clock tells a later run which claims to check again.
+# By the hour of the clock, a later run finds the claims to check again.
 WITH_HOUR: Final = CLAIM | {"hour": "int"}
 _ARROW: Final = arrow_schema(WITH_HOUR)
 _LEVEL: Final = ("queue", "priority")
-# A wait of 2**20 chunks of 15 minutes lasts thirty years, which is more than a clock may be behind.
+# Longer waits (2**20 chunks of 15 minutes are thirty years) can only come from a wrong clock.
 MOST_LEVELS: Final = 20
 
 

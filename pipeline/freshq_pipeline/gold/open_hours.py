@@ -167,8 +167,8 @@ def kept(spark: SparkSession, steps: DataFrame) -> DataFrame:
     """Return steps that Spark keeps in memory or on disk when it has computed them.
 
     Spark's cache compiles code for each set of columns that is read, which a small input does not repay. A
-    local checkpoint does not. Its rows would be lost with an executor, so this is only done where Spark runs
-    in one process.
+    local checkpoint does not. Losing an executor would lose its rows, so this is only done if Spark runs in
+    one process.
 
     Args:
         spark: The session, with settings for the size of the input.
@@ -275,7 +275,7 @@ def touched_hours(steps: DataFrame, known_us: int, as_of_us: int) -> DataFrame:
 
 
 def _range_of_task(as_of_us: int) -> tuple[Column, Column]:
-    """Return the earliest and the latest time at which a step matters."""
+    """Return the earliest and the latest time that a step affects."""
     low = F.least("changed_us", "created_us", "deadline_us", "before_changed_us")
     open_until = F.least(F.coalesce(until_us(), F.lit(as_of_us)), F.lit(as_of_us))
     live = ~F.col("removed") & F.col("status").isin(*LIVE)

@@ -1,8 +1,8 @@
-"""Decide which files Spark reads as they are, and copy the records of all others, each with its line.
+"""Decide which files Spark reads directly, and copy the records of all other files, with line numbers.
 
 Spark's readers go by the names of files, read only the first record of a line, and give up at a damaged byte.
-So they read only files in which that makes no difference. Of all other files they read copies, which have one
-record per line.
+So Spark reads only files directly for which this makes no difference. Of all other files they read copies,
+which have one record per line.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Prepared:
         digest: Digest of its bytes.
         copy: Path of the copy of its records, below the output folder; None if Spark reads the file itself,
             or none of its lines could be read.
-        damage: What is wrong with the file, and the part that was read; None if it was read to its end.
+        damage: The problem of the file, and the part that was read; None if it was read to its end.
         silver: Files of silver with the events of a damaged file.
     """
 
@@ -85,7 +85,7 @@ def prepare(
 def copy(
     spark: SparkSession, events: Folder, sizes_bytes: Mapping[str, int], out: Folder, copies: str
 ) -> list[Prepared]:
-    """Write copies of files that Spark could read as they are; return where they are."""
+    """Write copies of files that Spark could read directly; return their paths."""
     work = partial(_prepared, events, None, out, f"{copies}/wanted")
     return [one for group in in_groups(spark, sizes_bytes, work) for one in group]
 

@@ -1,4 +1,4 @@
-"""Work on many files in parallel: a small input here, a large one in Spark's workers."""
+"""Work on many files in parallel: small inputs in this process, large ones in Spark's workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Group = tuple[int, list[tuple[str, int]]]
 GROUPS_PER_CORE: Final = 2
 # Up to this size of uncompressed records, reading them here takes no longer than starting Python workers.
 HERE_BYTES: Final = 128 << 20
-# Small files per group in this process; in a bucket each file is waited for.
+# Small files per group in this process, to read them in parallel: in a bucket each read has latency.
 FILES_HERE: Final = 128
 _THREADS: Final = 8
 # Uncompressed input of a Spark task: at most half a minute of work.

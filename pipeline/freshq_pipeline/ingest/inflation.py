@@ -26,7 +26,7 @@ CHUNK_BYTES: Final = 1 << 20
 MAX_INFLATION: Final = 100
 # Files that inflate to no more than this are read whatever their ratio.
 HARMLESS_BYTES: Final = 64 << 20
-# Compressed twice happens when a tool compresses what is compressed already; more is no accident.
+# Tools may compress a compressed file again by accident; more levels are an attack.
 _MAX_LAYERS: Final = 3
 _DIGEST_BYTES: Final = 16
 _SIZE_BYTES: Final = 4
@@ -69,7 +69,7 @@ class Unbounded(ValueError):
 
 
 class _Pieces(io.RawIOBase):
-    """Reads a decompressor piece by piece, so that what is readable before an error is not lost with it."""
+    """Reads a decompressor piece by piece, so that an error does not lose the readable part before it."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -84,7 +84,7 @@ class _Pieces(io.RawIOBase):
 
 
 class _Tee(io.RawIOBase):
-    """Reads a file, and keeps the digest and the last bytes of what was read."""
+    """Reads a file, and keeps the digest and the last bytes of the part read."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -171,7 +171,7 @@ class Reading:
             raise Damage(msg) from error
 
     def digest(self) -> str:
-        """Return the digest of the whole file, as it is stored; read what is left of it."""
+        """Return the digest of the whole stored file, after reading its rest."""
         while self._stored.read1(CHUNK_BYTES):
             pass
         return self._tee.digest.hexdigest()

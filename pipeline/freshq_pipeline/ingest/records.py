@@ -1,7 +1,7 @@
 """The lines of a file, and the records of a line: the one notion that counts, reads and quarantines.
 
-A line ends with LF, CR or CRLF. A record is a JSON value; what cannot be a JSON value is a record, too, which
-is quarantined. Several records may share a line: by default, Firehose puts no delimiter between them.
+A line ends with LF, CR or CRLF. A record is a JSON value; text that cannot be one is also a record, and is
+quarantined. Several records may share a line: by default, Firehose puts no delimiter between them.
 """
 
 from __future__ import annotations

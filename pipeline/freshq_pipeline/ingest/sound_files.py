@@ -1,8 +1,8 @@
-"""Write sound files of landed events to silver with Arrow: small inputs here, others in Spark's workers.
+"""Write sound files of landed events to silver with Arrow: small inputs here, large ones in Spark.
 
 A file is sound if each of its lines is one usable event without unknown fields. Arrow reads such files in a
-fraction of the time that Spark takes. All other files are left to Spark, which can tell what is wrong with
-each line. Both make the same events of a sound file.
+fraction of the time that Spark takes. All other files are left to Spark, which reports the problem of each
+line. Both make the same events of a sound file.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def canonical_block(block: bytes) -> pa.Table | None:
 
 
 def _is_sound(block: bytes, text: NDArray[np.uint8], ends: NDArray[np.intp]) -> bool:
-    """Return whether Arrow can be given a block: every line starts and ends like an object.
+    """Return whether Arrow can read a block safely: every line starts and ends like an object.
 
     Arrow crashes on a block that begins with a null.
 

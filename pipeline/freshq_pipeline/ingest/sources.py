@@ -46,7 +46,7 @@ _DIGEST_DIGITS: Final = 16
 # From this year on, the nanoseconds of pandas and Arrow overflow.
 FIRST_YEAR_TOO_LATE: Final = 2262
 MAX_TIME_US: Final = 9_214_646_400_000_000
-# Times that only bound what may happen, and the value of one that is too late to ever come.
+# Times that are only bounds, and their value if they are too late to ever come.
 _BOUNDS: Final = {"deadline_us": None, "lease_until_us": MAX_TIME_US - 1, "not_before_us": MAX_TIME_US - 1}
 REQUIRED: Final = ("event_id", "task_id", "changed_us", "stream_us", "created_us")
 # Names of the times in landed events, without their unit, and of the fields that need no conversion.

@@ -1,4 +1,4 @@
-"""How a command ends: its report, its output on the terminal, and its exit status."""
+"""The end of a command: its report, its output on the terminal, and its exit status."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ def execute(
     """Run, publish, and return the summary.
 
     Args:
-        request: What to run.
+        request: The request to run.
         session: Starts Spark with the given settings; not called if nothing is new.
         progress: Where to show progress; None: nowhere.
 

@@ -114,7 +114,7 @@ class RunProgress:
         except Exception as error:
             if not is_of_connection(error):
                 raise
-            self._spark = None  # Java has ended, which the command will find out itself
+            self._spark = None  # Java has ended; the command will notice
 
     def _follow(self) -> None:
         while not self._ended.wait(POLL_SECONDS):

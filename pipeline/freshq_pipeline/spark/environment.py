@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# What Java and the workers get from the environment of the command.
+# Variables of the command's environment that Java and the workers get.
 KEPT: Final = (
-    # Programs and libraries, also those that give a name to a user without one.
+    # Programs and libraries, including libraries that supply a missing user name.
     "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH", "NSS_WRAPPER_PASSWD", "NSS_WRAPPER_GROUP",
     # Python's packages.
     "HOME", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX",

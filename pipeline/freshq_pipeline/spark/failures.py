@@ -12,16 +12,16 @@ SPARK_ERRORS: Final = (PySparkException, Py4JJavaError)
 # Java's messages are long; the beginning names the cause.
 MAX_REASON_CHARACTERS: Final = 300
 MAX_REASON_LINES: Final = 2
-# How a line begins that names an exception.
+# Start of a line that names an exception.
 _EXCEPTION: Final = re.compile(
     r"Caused by: |Exception in |(?!Error\b|Exception\b)([\w$]+\.)*[\w$]*(Exception|Error|Throwable)(:|$)"
 )
-# How Spark names the file or folder of a task that failed.
+# The form in which Spark names the file or folder of a failed task.
 _OF_FILE: Final = re.compile(
     r"while (reading|writing)(?: file| rows to) (.+?)\.?\s*(?:SQLSTATE.*)?$", re.MULTILINE
 )
 _CAUSE: Final = "Caused by: "
-# How Java, Spark's scripts, a shell or the loader of libraries begin a line about an error.
+# Starts of lines about errors by Java, Spark's scripts, a shell or the loader of libraries.
 _ERROR: Final = re.compile(
     r"Error|ERROR|FATAL|Invalid|Unrecognized|Failed|Could not|There is insufficient|java:|env:|/|"
     r"\S+: line \d+:"

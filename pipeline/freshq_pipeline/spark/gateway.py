@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 JAVA_END_SECONDS: Final = 60
 _POLL_SECONDS: Final = 0.02
-# Time after a lost connection within which Java has ended, if it does.
+# After a lost connection, Java that runs longer than this counts as alive.
 _LOST_SECONDS: Final = 5
 # Java and PySpark agree on these names.
 _INFO: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"

@@ -254,7 +254,7 @@ def _settings(master: str, memory: str, tuning: Tuning, scratch: Path, programs:
 
 
 class _Members:
-    """The static members of a Java class, each of which Java is asked for once."""
+    """The static members of a Java class, each fetched from Java only once."""
 
     def __init__(self, of: Any) -> None:
         self._of = of
@@ -266,7 +266,7 @@ class _Members:
 
 
 def _ask_once(spark: SparkSession) -> None:
-    """Keep the functions that make columns, for which PySpark asks Java again at each call.
+    """Cache the functions that make columns; PySpark would fetch them from Java at each call.
 
     That was a third of the messages of a run.
     """
@@ -332,7 +332,7 @@ def _stop(spark: SparkSession, java: Java) -> None:
 
 
 def _stop_quietly(spark: SparkSession) -> None:
-    """Stop Spark without PySpark's warning that Java is gone: whoever killed it says so."""
+    """Stop Spark without PySpark's warning that Java is gone; the code that killed it reports it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         spark.stop()
@@ -346,5 +346,5 @@ def _disconnect() -> None:
     gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way to end the JVM
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the state after import
     if gateway is not None:
-        with suppress(Py4JError, ConnectionError):  # Java has ended, as it should now
+        with suppress(Py4JError, ConnectionError):  # Java has ended, as expected now
             gateway.shutdown()

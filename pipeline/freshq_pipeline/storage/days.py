@@ -30,11 +30,12 @@ class Hour:
     """The facts known about the tasks created in an hour.
 
     Attributes:
-        first_us: Earliest time at which their events matter to other tasks or to a minute.
+        first_us: Earliest time at which their events affect other tasks or a minute.
         last_us: Latest such time, except for the waits and runs of open tasks.
-        has_open: Whether a task is in progress or waits without a deadline: it matters to all later minutes.
+        has_open: Whether a task is in progress or waits without a deadline, so that it affects all later
+            minutes.
         next_deadline_us: Time at which the next waiting task is shed without an event; None: never.
-        unbegun: Whether the first event of a task is not its put, so that the start of the recording matters.
+        unbegun: Whether the put of a task is missing, so that the start of the recording affects it.
         events: Number of distinct events.
     """
 
@@ -81,7 +82,7 @@ class Day:
 
     @property
     def last_us(self) -> int | None:
-        """Latest time at which its events matter, except for open tasks; None if it has no events."""
+        """Latest time that its events affect, except for open tasks; None if it has no events."""
         return max((hour.last_us for hour in self.hours.values()), default=None)
 
     @property
@@ -140,7 +141,7 @@ def latest(one: int | None, other: int | None) -> int | None:
 
 
 def recorded_days(days: Mapping[int, Day], as_of_us: int) -> set[int]:
-    """Return the days with tasks, and all days on which these tasks matter.
+    """Return the days with tasks, and all days that these tasks affect.
 
     Args:
         days: The days with tasks.

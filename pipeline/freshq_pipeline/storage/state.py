@@ -250,7 +250,7 @@ def published_runs(out: Folder) -> list[str]:
 def show(out: Folder, run_id: str) -> None:
     """Show the tables and the summary of the current run to readers.
 
-    A killed run may not have done so itself.
+    A killed run may not have got this far.
     """
     show_tables(out, run_id)
     if not out.exists(SUMMARY) or out.read_json(SUMMARY)["run_id"] != run_id:
@@ -260,8 +260,8 @@ def show(out: Folder, run_id: str) -> None:
 def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None = None) -> None:
     """Delete old runs, and files that no kept run, catalog or next run needs.
 
-    It lists existing files, and so also deletes what a killed run left. It deletes nothing if another run was
-    published in the meantime: that run decides what is needed.
+    It lists existing files, so it also deletes the remains of killed runs. It deletes nothing if another run
+    was published in the meantime: that run decides which files are needed.
     """
     if published_runs(out)[-1:] != [state.run_id]:
         return
