@@ -95,7 +95,7 @@ def write_report(out: Folder) -> dict[str, str]:
     """Write the report of the current run; return a sentence about the tasks of each queue.
 
     Raises:
-        BadInput: If there is no run, or an earlier version made it.
+        BadInput: If there is no run.
     """
     summary = published_summary(out)
     tables = Tables(out, summary["run_id"], _largest(summary))

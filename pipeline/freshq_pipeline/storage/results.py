@@ -90,15 +90,12 @@ def published_summary(out: Folder) -> dict[str, Any]:
     """Return the summary of the current run.
 
     Raises:
-        BadInput: If there is no run, or an earlier version made it.
+        BadInput: If there is no run.
     """
     if not out.exists(SUMMARY):
         msg = f"out: no {SUMMARY} in {out.uri}; run the pipeline first"
         raise BadInput(msg)
     summary: dict[str, Any] = out.read_json(SUMMARY)
-    if NEW not in summary:
-        msg = f"out: an earlier version made the tables of {out.uri}; run once with --full-refresh"
-        raise BadInput(msg)
     return summary
 
 
