@@ -7,7 +7,7 @@ import pytest
 
 from freshq import Overloaded, Queue, TaskStatus
 from freshq.feeds import Relay
-from freshq.policy import BacklogLimit, Door, WhenFull
+from freshq.policy import AdmissionLimit, BacklogLimit, WhenFull
 from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known
 from tests.support.refusals import refused
@@ -86,9 +86,9 @@ def test_never_has_three_spellings_and_is_read_as_none(written: float | str | No
     assert Queue.memory(max_age_seconds=written).admin.config.max_age_seconds is None  # type: ignore[arg-type]
 
 
-def test_a_door_needs_a_max_age_or_what_sheds() -> None:
-    with refused("door"):
-        Queue.memory(max_age_seconds=None, door=Door())
+def test_an_admission_limit_needs_a_max_age_or_what_sheds() -> None:
+    with refused("admission"):
+        Queue.memory(max_age_seconds=None, admission=AdmissionLimit())
 
 
 def test_a_full_backlog_names_a_sensible_time_to_retry() -> None:

@@ -1,4 +1,4 @@
-"""Overload control on every store: orders, fairness, shedding by reason, the door, shared limits."""
+"""Overload control on every store: orders, fairness, shedding by reason, admission, shared limits."""
 
 import random
 import time
@@ -11,7 +11,7 @@ from freshq import Overloaded, PutOutcome, Queue, Receipt, Settlement, TaskStatu
 from freshq.errors import IllegalTransition, PutIncomplete
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import CodelRule
 from freshq.policy.shedding import MAX_SHED_BEHIND
 from freshq.queue.core import core_of
@@ -374,8 +374,8 @@ class TestPressure:
         times = {producer.pressure().retry_after_seconds for _ in range(5)}
         assert len(times) == 5  # jitter: no two retry at the same time
 
-    def test_the_door_admits_a_multiple_of_the_served_rate(self, store: StoreUnderTest) -> None:
-        queue = queue_of(store, max_age_seconds=20.0, door=Door(2.0), rng=random.Random(5))
+    def test_the_admission_limit_admits_a_multiple_of_the_served_rate(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, max_age_seconds=20.0, admission=AdmissionLimit(2.0), rng=random.Random(5))
         rejections: list[Overloaded] = []
         created = 0
         for second in range(70):
@@ -385,12 +385,12 @@ class TestPressure:
             store.clock.advance(1)
             serve(queue, 1)
         assert created / 40 == pytest.approx(2, rel=0.35)
-        assert {rejection.reason for rejection in rejections} == {"door"}
+        assert {rejection.reason for rejection in rejections} == {"admission"}
         assert len({rejection.retry_after_seconds for rejection in rejections}) > len(rejections) / 2
-        assert queue.stats().shed_by_reason["door"] == len(rejections)
+        assert queue.stats().shed_by_reason["admission"] == len(rejections)
 
-    def test_the_door_rejects_nothing_while_the_queue_is_not_overloaded(self, store: StoreUnderTest) -> None:
-        queue = queue_of(store, door=Door(1.0))
+    def test_the_admission_limit_rejects_nothing_without_overload(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, admission=AdmissionLimit(1.0))
         for _ in range(3):
             queue.put_many([{"payload": "burst"}] * 20)
             store.clock.advance(1)

@@ -11,7 +11,7 @@ from freshq.cli.commands.watch import Watcher
 from freshq.cli.dashboard.snapshots import PageWatcher, queue_row
 from freshq.model.answers import Claim
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import AdmissionLimit
 from freshq.queue.core import core_of
 from freshq.queue.gauges import gauges
 from tests.conftest import StoreUnderTest
@@ -110,16 +110,16 @@ def test_below_capacity_nothing_is_wrong(store: StoreUnderTest) -> None:
     assert (pressure.overloaded, pressure.probability_in_time) == (False, 1.0)
 
 
-def test_the_door_turns_tasks_away_by_their_own_deadlines(store: StoreUnderTest) -> None:
-    traffic = Traffic(store, door=Door(1.5))
+def test_the_admission_limit_turns_tasks_away_by_their_own_deadlines(store: StoreUnderTest) -> None:
+    traffic = Traffic(store, admission=AdmissionLimit(1.5))
     traffic.run(15, load=4)
     assert traffic.ends["turned away"] > 10 * CAPACITY
     long_lived = [traffic.producer.put("work") for _ in range(20)]
     assert len(long_lived) == 20, "a task with a minute left is not turned away because others have 2 s"
 
 
-def test_the_door_opens_again_when_the_downstream_is_back(store: StoreUnderTest) -> None:
-    traffic = Traffic(store, door=Door(1.0))
+def test_the_admission_limit_opens_again_when_the_downstream_is_back(store: StoreUnderTest) -> None:
+    traffic = Traffic(store, admission=AdmissionLimit(1.0))
     traffic.run(10, load=2)
     for _ in range(70):  # nothing is served
         traffic.clock.advance(1)

@@ -12,7 +12,7 @@ from freshq import AsyncQueue, Backoff, GroupRule, GroupRules, Queue, TaskStatus
 from freshq.errors import Unreachable
 from freshq.feeds.relay import TaskCopy
 from freshq.model.storable_options import QueueRules
-from freshq.policy import BacklogLimit, CodelRule, Door
+from freshq.policy import AdmissionLimit, BacklogLimit, CodelRule
 from freshq.queue.core import core_of
 from freshq.queue.shared.options import RECORD
 from freshq.testing import FaultyStore
@@ -95,7 +95,7 @@ OTHERS: dict[str, Any] = {
     "backoff": Backoff(2, 60),
     "codel": CodelRule(0.5, 1),
     "backlog": BacklogLimit(10),
-    "door": Door(3),
+    "admission": AdmissionLimit(3),
     "groups": GroupRules(separator="/"),
 }
 
@@ -265,7 +265,7 @@ def test_all_kinds_of_options_come_back_as_they_were(store: StoreUnderTest) -> N
         "backoff": Backoff(2, 60),
         "codel": CodelRule(0.5, 1),
         "backlog": BacklogLimit(10, group_share=0.5),
-        "door": Door(3),
+        "admission": AdmissionLimit(3),
     }
     stored = store.queue().configure(**options)
     found = store.queue().configure()

@@ -124,9 +124,9 @@ class TestSnapshot:
 
     def test_turned_away_puts_count_by_reason(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock, max_age_seconds=MAX_AGE_SECONDS)
-        core_of(queue).store.add_counts(queue.name, "refused", {"door": 7}, None)
+        core_of(queue).store.add_counts(queue.name, "refused", {"admission": 7}, None)
         shown = PageWatcher(queue).snapshot().as_json()["survey"]
-        assert (shown["by_reason"], shown["turned_away"]) == ({"door": 7}, 7)
+        assert (shown["by_reason"], shown["turned_away"]) == ({"admission": 7}, 7)
 
     def test_an_empty_queue(self, store: StoreUnderTest) -> None:
         shown = PageWatcher(store.queue()).snapshot().as_json()

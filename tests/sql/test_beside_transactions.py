@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from freshq import Overloaded, Queue, Task
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import AdmissionLimit
 from freshq.queue.core import core_of
 from freshq.queue.shared import later
 from freshq.stores.sql import ConnectionLimits, SqlStore
@@ -26,12 +26,12 @@ from tests.support.working import work_off
 LATER_SECONDS: Final = 100.0
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "none": {},
-    "door": {"door": Door()},
+    "admission": {"admission": AdmissionLimit()},
     "full drops the oldest": {"backlog": BacklogLimit(2, WhenFull.DROP_OLDEST)},
     "full rejects the newest": {"backlog": BacklogLimit(2, WhenFull.REFUSE_NEWEST)},
     "full sheds the noisiest": {"backlog": BacklogLimit(2, WhenFull.REFUSE_NEWEST, group_share=0.5)},
     "reserve": {"reserve": "p90"},
-    "both": {"door": Door(), "backlog": BacklogLimit(2)},
+    "both": {"admission": AdmissionLimit(), "backlog": BacklogLimit(2)},
 }
 
 

@@ -258,7 +258,7 @@ class Overloaded(RefusedError):
     Attributes:
         task_id: The rejected task.
         reason: The `ShedReason` that it is counted under.
-        retry_after_seconds: When to try again; the door adds jitter. Infinite for the reason `deadline`.
+        retry_after_seconds: When to try again, jittered for `admission`; infinite for `deadline`.
 
     Examples:
         >>> from freshq.policy import BacklogLimit, WhenFull

@@ -22,7 +22,7 @@ from freshq.aws import environment
 from freshq.aws.pass_options import configure_stack
 from freshq.aws.settings import QueueSettings
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import CodelRule
 from freshq.queue.base import BaseQueue
 from freshq.stores.dynamodb import line_records, lines
@@ -74,14 +74,14 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "defaults": {},
     "fifo": {"order": "fifo", "codel": CODEL, "retention_seconds": 0},
     "adaptive": {"order": "adaptive", "backlog": FEW},
-    "priority": {"order": "priority", "reserve": "p90", "shards": 3, "door": Door(1.5)},
+    "priority": {"order": "priority", "reserve": "p90", "shards": 3, "admission": AdmissionLimit(1.5)},
     "refusing": {"backlog": replace(FEW, when_full=WhenFull.REFUSE_NEWEST), "max_attempts": 1},
     "limited": LIMITED,
 }
 # Order, shards, max age and retention come from the attachment.
 OF_ATTACHED: Final[dict[str, dict[str, Any]]] = {
     "defaults": {},
-    "shedding": {"codel": CODEL, "backlog": FEW, "door": Door(1.5)},
+    "shedding": {"codel": CODEL, "backlog": FEW, "admission": AdmissionLimit(1.5)},
     "limited": LIMITED | {"reserve": "p90", "max_attempts": 1},
 }
 # Actions that the functions' code does not call, and their callers.
@@ -220,9 +220,9 @@ class Recorder:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("FRESHQ_QUEUE_NAME", name)
                 configure_stack(queue_named(name), **PASSES | of_option)
-                # The functions meet the door and the limit. Here a put would be turned away once in a while,
-                # when a pass on a slow machine leaves work behind.
-                self.live(queue_named(name, door=None, backlog=None, override=True))
+                # The functions meet both limits. Here a put would be turned away once in a while, when a pass
+                # on a slow machine leaves work behind.
+                self.live(queue_named(name, admission=None, backlog=None, override=True))
         self.invoke("Trigger", load_event("trigger-tail_call"))
         self.invoke("Archive", self.work.event("archive-life"))
         self.leave_work_behind(queue_named("left"))

@@ -75,7 +75,7 @@ class TestReading:
         assert shown["lease_seconds"] == {"value": 60.0, "source": "default"}
         lines = {line.split()[0]: line.split()[1:] for line in freshq("configure").stdout.splitlines()}
         assert lines["backlog"] == ["1000,refuse-newest", "stored"]
-        assert lines["door"] == ["none", "default"]
+        assert lines["admission"] == ["none", "default"]
         assert "shards" not in lines
 
     def test_another_value_in_an_address_is_refused_unless_it_overrides(self, url: str) -> None:
@@ -131,12 +131,12 @@ class TestWriting:
 
     @pytest.mark.usefixtures("url")
     def test_some_are_changed_and_all_are_forgotten(self) -> None:
-        answer("configure", "--order", "fifo", "--lease-seconds", "9", "--codel", "0.5,1", "--door", "2")
-        assert stored("--lease-seconds", "8", "--codel", "none", "--door", "none") == {
+        answer("configure", "--order", "fifo", "--lease-seconds", "9", "--codel", "0.5,1", "--admission", "2")
+        assert stored("--lease-seconds", "8", "--codel", "none", "--admission", "none") == {
             "order": "fifo",
             "lease_seconds": 8.0,
             "codel": None,
-            "door": None,
+            "admission": None,
         }
         assert answer("purge", "--yes") == {"deleted": 0}
         assert stored()["order"] == "fifo"

@@ -38,7 +38,9 @@ def test_without_a_code_it_lists_them() -> None:
     assert status == 0
     assert [line.split()[0] for line in text.splitlines()] == [*explanations()]
     assert re.search(r"^TableMissing +The table, or one of its indexes, does not exist$", text, re.MULTILINE)
-    assert re.search(r"^door +A task was shed, because admission control rejected it$", text, re.MULTILINE)
+    assert re.search(
+        r"^admission +A task was shed, because admission control rejected it$", text, re.MULTILINE
+    )
 
 
 def test_an_unknown_code() -> None:

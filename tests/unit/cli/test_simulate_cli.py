@@ -69,7 +69,7 @@ def test_all_options_together() -> None:
         "--priorities", "0=0.9,9=0.1",
         "--servers", "4", "--service", "det", "--service-mean", "0.5", "--deadline-seconds", "5", "--order",
         "fifo", "--reserve", "p90", "--codel", "0.3", "--codel-interval", "0.5", "--max-backlog", "20",
-        "--when-full", "refuse-newest", "--group-share", "0.5", "--door", "2", "--burst", "5@30+10",
+        "--when-full", "refuse-newest", "--group-share", "0.5", "--admission", "2", "--burst", "5@30+10",
         "--duration", "100", "--seed", "3",
     )  # fmt: skip
     assert done["by_group"].keys() == {"quiet", "flood"}
@@ -179,7 +179,7 @@ def test_a_file_of_arrivals(tmp_path: Path) -> None:
         (["--groups", "a=1", "--max-running", "a=1.5"], "groups: max_running: must be a whole number"),
         (["--groups", "a=1", "--start-rate", "a"], "start_rate: must look like NAME=NUMBER"),
         (["--rate", "1", "--max-running", "a=1"], "fair: needs groups"),
-        (["--rate", "1", "--door", "0.5"], "door: must be a multiple"),
+        (["--rate", "1", "--admission", "0.5"], "admission: must be a multiple"),
         (["--rate", "1", "--burst", "10"], "burst: must look like FACTOR@START+SECONDS"),
         (["--rate", "1", "--burst", "2@900+200"], "burst: must end before the run does"),
         (["--rate", "1", "--client-retries", "3"], "client_retries: needs client_timeout"),

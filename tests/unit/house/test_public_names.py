@@ -33,7 +33,7 @@ INTERNAL = {
     "CodelRule.for_line",
     "ConcurrencyLimit.initial",
     "ConcurrencyLimit.moved",
-    "Door.share_per_second",
+    "AdmissionLimit.share_per_second",
     "Handlers.on",
     "MatchAdmin.__init__",
     "QueueConfig.rules",

@@ -1,4 +1,4 @@
-"""The pressure reported to producers, and the closing of admission."""
+"""What a producer learns, and when the admission limit closes."""
 
 import math
 from collections import Counter
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from freshq.policy.order import Wait
 from freshq.policy.pressure import (
-    Door,
-    DoorControl,
+    AdmissionLimit,
+    AdmissionPolicy,
     Flow,
     FlowCounter,
     assess,
@@ -104,7 +104,7 @@ def test_the_pressure_has_the_time_of_a_task_and_the_wanted_servers() -> None:
     assert assess(Flow(0.0, 0.0, 0.0), OLD, 100.0, uniform=0.5).wanted_servers == 0
 
 
-# --- the door
+# --- the admission limit
 
 
 def flow_of(offered: Mapping[str | None, float], served: float) -> Flow:
@@ -119,12 +119,12 @@ def flow_of(offered: Mapping[str | None, float], served: float) -> Flow:
 @given(
     st.dictionaries(st.sampled_from("abcde"), rates, min_size=1), rates, st.floats(0, 20), st.floats(1, 10)
 )
-def test_the_door_lets_in_a_multiple_of_what_is_served(
+def test_the_admission_limit_lets_in_a_multiple_of_what_is_served(
     offered: dict[str | None, float], served: float, age: float, multiple: float
 ) -> None:
     flow = flow_of(offered, served)
     pressure = assess(flow, age, DEADLINE_SECONDS, uniform=0.0)
-    share = Door(multiple).share_per_second(pressure, flow)
+    share = AdmissionLimit(multiple).share_per_second(pressure, flow)
     assert share >= 0
     if not pressure.overloaded:
         assert share == math.inf
@@ -133,41 +133,41 @@ def test_the_door_lets_in_a_multiple_of_what_is_served(
         assert admitted == pytest.approx(min(flow.offered, multiple * served), rel=1e-6, abs=1e-6)
 
 
-def test_the_door_opens_again_after_an_outage() -> None:
+def test_the_admission_limit_opens_again_after_an_outage() -> None:
     outage = flow_of({None: 10.0}, served=0.0)
-    assert Door().share_per_second(assess(outage, OLD, DEADLINE_SECONDS, 0.0), outage) == 0.0
-    # All waiting tasks went stale, so new tasks are admitted although nothing was served yet.
-    assert Door().share_per_second(assess(outage, None, DEADLINE_SECONDS, 0.0), outage) == math.inf
+    assert AdmissionLimit().share_per_second(assess(outage, OLD, DEADLINE_SECONDS, 0.0), outage) == 0.0
+    # All that waited went stale: whoever comes now is let in, though nothing was served yet.
+    assert AdmissionLimit().share_per_second(assess(outage, None, DEADLINE_SECONDS, 0.0), outage) == math.inf
 
 
-def test_the_door_looks_at_intervals_and_rejects_at_random() -> None:
-    door = DoorControl(Door(2.0), DEADLINE_SECONDS)
-    assert door.check_at < 0
-    assert door.rejects(None, lambda: 0.0) is None, "open until the first look"
+def test_the_admission_limit_looks_at_intervals_and_rejects_at_random() -> None:
+    admission = AdmissionPolicy(AdmissionLimit(2.0), DEADLINE_SECONDS)
+    assert admission.check_at < 0
+    assert admission.rejects(None, lambda: 0.0) is None, "open until the first look"
     overloaded = flow_of({None: 40.0}, served=10.0)
-    door.observe(5.0, overloaded, OLD)
-    assert door.check_at == 6.0
-    assert door.rejects(None, lambda: 0.5) is None
-    assert door.rejects(None, iter([0.4, 0.5]).__next__) == pytest.approx(DEADLINE_SECONDS * 3)
-    assert door.rejects(None, iter([0.4, 0.0]).__next__) == pytest.approx(DEADLINE_SECONDS * 1.5)
-    door.observe(6.0, overloaded, YOUNG)
-    assert door.rejects(None, lambda: 0.0) is None
-    assert DoorControl(Door(), 1.0).check_at < 0
+    admission.observe(5.0, overloaded, OLD)
+    assert admission.check_at == 6.0
+    assert admission.rejects(None, lambda: 0.5) is None
+    assert admission.rejects(None, iter([0.4, 0.5]).__next__) == pytest.approx(DEADLINE_SECONDS * 3)
+    assert admission.rejects(None, iter([0.4, 0.0]).__next__) == pytest.approx(DEADLINE_SECONDS * 1.5)
+    admission.observe(6.0, overloaded, YOUNG)
+    assert admission.rejects(None, lambda: 0.0) is None
+    assert AdmissionPolicy(AdmissionLimit(), 1.0).check_at < 0
 
 
-def test_the_door_rejects_a_flood_and_not_a_quiet_group() -> None:
-    door = DoorControl(Door(2.0), DEADLINE_SECONDS)
-    door.observe(5.0, flow_of({"flood": 200.0, "quiet": 5.0}, served=10.0), OLD)
-    assert door.rejects("quiet", lambda: 0.0) is None
-    assert door.rejects("new", lambda: 0.0) is None
-    assert door.rejects("flood", lambda: 1 - 15.0 / 200.0) is None
-    assert door.rejects("flood", iter([1 - 15.1 / 200.0, 0.0]).__next__) is not None
+def test_the_admission_limit_rejects_a_flood_and_not_a_quiet_group() -> None:
+    admission = AdmissionPolicy(AdmissionLimit(2.0), DEADLINE_SECONDS)
+    admission.observe(5.0, flow_of({"flood": 200.0, "quiet": 5.0}, served=10.0), OLD)
+    assert admission.rejects("quiet", lambda: 0.0) is None
+    assert admission.rejects("new", lambda: 0.0) is None
+    assert admission.rejects("flood", lambda: 1 - 15.0 / 200.0) is None
+    assert admission.rejects("flood", iter([1 - 15.1 / 200.0, 0.0]).__next__) is not None
 
 
 @pytest.mark.parametrize("multiple", [0.5, 0.0, -1.0, float("inf"), float("nan")])
-def test_a_senseless_door(multiple: float) -> None:
-    with refused("door"):
-        Door(multiple)
+def test_a_senseless_admission_limit(multiple: float) -> None:
+    with refused("admission"):
+        AdmissionLimit(multiple)
 
 
 # --- by the tasks' own deadlines
@@ -200,15 +200,15 @@ def test_the_wanted_servers_follow_the_max_ages_of_the_tasks() -> None:
     assert mixed.life_seconds(60.0) == pytest.approx(10 / (5 / 2 + 5 / 60))
 
 
-def test_the_door_judges_by_the_task_that_asks() -> None:
-    door = DoorControl(Door(1.0), 60.0)
-    door.observe(5.0, flow_of({None: 40.0}, served=10.0), 1.5)
-    assert door.rejects(None, lambda: 0.0, 2.0) == pytest.approx(3.0)
-    assert door.rejects(None, lambda: 0.0, 5.0) is None
-    assert door.rejects(None, lambda: 0.0) is None
-    door.observe(6.0, flow_of({None: 40.0}, served=10.0), 30.0)
-    assert door.rejects(None, lambda: 0.0, 5.0) is not None
-    assert door.rejects(None, lambda: 0.0) is not None
+def test_the_admission_limit_judges_by_the_task_that_asks() -> None:
+    admission = AdmissionPolicy(AdmissionLimit(1.0), 60.0)
+    admission.observe(5.0, flow_of({None: 40.0}, served=10.0), 1.5)
+    assert admission.rejects(None, lambda: 0.0, 2.0) == pytest.approx(3.0)
+    assert admission.rejects(None, lambda: 0.0, 5.0) is None
+    assert admission.rejects(None, lambda: 0.0) is None
+    admission.observe(6.0, flow_of({None: 40.0}, served=10.0), 30.0)
+    assert admission.rejects(None, lambda: 0.0, 5.0) is not None
+    assert admission.rejects(None, lambda: 0.0) is not None
 
 
 @given(st.lists(st.floats(0.02, 9.0), min_size=1, max_size=20))

@@ -3,7 +3,7 @@
 import pytest
 
 from freshq import Queue
-from freshq.policy import Door
+from freshq.policy import AdmissionLimit
 from freshq.policy.reserve import MOST_KEPT, KindTimes
 from freshq.policy.rules import OverloadRules
 from freshq.queue.shared.measures import KEPT_SECONDS, FlowMeter, SharedReserve
@@ -43,12 +43,12 @@ def test_they_are_kept_for_the_next_window_and_a_minute(store: MemoryStore, mete
     assert KEPT_SECONDS == 60
 
 
-def test_a_door_sees_what_each_group_offers(store: MemoryStore) -> None:
-    queue = Queue(store, name="q", door=Door(), clock=lambda: NOON, max_age_seconds=3600)
+def test_an_admission_limit_sees_what_each_group_offers(store: MemoryStore) -> None:
+    queue = Queue(store, name="q", admission=AdmissionLimit(), clock=lambda: NOON, max_age_seconds=3600)
     for group, count in (("flood", 30), ("quiet", 2)):
         queue.put_many([{"payload": number, "group": group} for number in range(count)])
     queue.admin.flush()
-    flow = FlowMeter(store, "q", OverloadRules(3600.0, door=Door())).flow(NOON)
+    flow = FlowMeter(store, "q", OverloadRules(3600.0, admission=AdmissionLimit())).flow(NOON)
     assert flow.offered_by("flood") == 15 * flow.offered_by("quiet") > 0
 
 

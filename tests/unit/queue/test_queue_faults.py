@@ -8,7 +8,7 @@ import pytest
 
 from freshq import LeaseLost, Overloaded, Queue, Settlement, StoreError, Task, TaskStatus
 from freshq.errors import IllegalTransition, LostRace
-from freshq.policy import BacklogLimit, CodelRule, ConcurrencyLimit, Door, RetryBudget, WhenFull
+from freshq.policy import AdmissionLimit, BacklogLimit, CodelRule, ConcurrencyLimit, RetryBudget, WhenFull
 from freshq.policy.rules import OverloadRules, ReserveRule
 from freshq.policy.shedding import MAX_SHED_BEHIND
 from freshq.queue.core import MAX_READ_WRITE_TRIES, core_of
@@ -276,13 +276,13 @@ class TestFreshLeases:
 
 class TestAdmission:
     def test_a_put_does_not_wait_for_another_thread_that_measures_the_pressure(self, place: Place) -> None:
-        queue = place.queue(door=Door())
+        queue = place.queue(admission=AdmissionLimit())
         place.before("oldest_created", lambda: queue.put("meanwhile"), calls=range(1))
         queue.put("work")
         assert queue.stats().pending == 2
 
     def test_after_a_failed_measure_the_next_put_measures_again(self, place: Place) -> None:
-        queue = place.queue(door=Door())
+        queue = place.queue(admission=AdmissionLimit())
         place.before("oldest_created", fail, calls=range(1))
         with pytest.raises(StoreError):
             queue.put("work")

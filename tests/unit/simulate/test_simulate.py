@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.policy.shedding import ShedReason
 from freshq.simulate import (
@@ -92,7 +92,7 @@ rules = st.one_of(
         st.sampled_from([ReserveRule(), ReserveRule(1.5), ReserveRule(quantile=0.9)]),
         backlog=st.none() | st.builds(BacklogLimit, st.integers(1, 5), st.sampled_from(WhenFull)),
         fair=st.booleans(),
-        door=st.none() | st.just(Door(1.0)),
+        admission=st.none() | st.just(AdmissionLimit(1.0)),
     ),
     st.builds(
         OverloadRules,
@@ -147,7 +147,8 @@ def test_the_same_seed_gives_the_same_load_and_run() -> None:
     source = Source(20.0, 100.0, DEADLINE_SECONDS, groups={"a": 1, "b": 3}, priorities={0: 9, 9: 1})
     assert source.load() == source.load()
     again = [
-        summarize(simulate_load(source.load(), OverloadRules(10.0, door=Door()), 5, seed=3)) for _ in range(2)
+        summarize(simulate_load(source.load(), OverloadRules(10.0, admission=AdmissionLimit()), 5, seed=3))
+        for _ in range(2)
     ]
     assert again[0] == again[1]
 

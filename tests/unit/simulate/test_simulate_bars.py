@@ -7,7 +7,7 @@ import pytest
 
 from freshq.policy.backlog_limit import BacklogLimit
 from freshq.policy.order import Order
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.policy.shedding import Codel, ShedReason
 from freshq.simulate import Burst, Load, Result, ServiceDistribution, Source, simulate_load, summarize
@@ -118,16 +118,16 @@ def test_the_reserve_keeps_fifo_alive_when_every_service_takes_the_same() -> Non
     assert measured(fifo, 10.0, ServiceDistribution.DET).goodput_ratio >= 0.97
 
 
-def test_the_door_keeps_the_goodput_and_most_of_the_load_out() -> None:
-    result = measured(OverloadRules(10.0, door=Door(2.0)), 10.0)
+def test_the_admission_limit_keeps_the_goodput_and_most_of_the_load_out() -> None:
+    result = measured(OverloadRules(10.0, admission=AdmissionLimit(2.0)), 10.0)
     assert result.goodput_ratio >= 0.97
-    assert result.shed_by_reason[ShedReason.DOOR] / result.offered == pytest.approx(0.8, abs=0.03)
+    assert result.shed_by_reason[ShedReason.ADMISSION] / result.offered == pytest.approx(0.8, abs=0.03)
 
 
 @pytest.mark.parametrize("rho", [0.5, 0.8])
-def test_the_door_is_open_below_capacity(rho: float) -> None:
-    result = measured(OverloadRules(10.0, Order.ADAPTIVE, door=Door(1.0)), rho)
-    assert result.shed_by_reason[ShedReason.DOOR] / result.offered < 0.001
+def test_the_admission_limit_is_open_below_capacity(rho: float) -> None:
+    result = measured(OverloadRules(10.0, Order.ADAPTIVE, admission=AdmissionLimit(1.0)), rho)
+    assert result.shed_by_reason[ShedReason.ADMISSION] / result.offered < 0.001
 
 
 # --- the trap

@@ -22,7 +22,7 @@ from benchmarks.fair import (
 )
 
 from freshq import GroupRule, GroupRules, Order
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import OverloadRules
 from freshq.simulate import simulate_load, summarize
 
@@ -72,10 +72,10 @@ def test_weights_hold_when_the_heavier_group_has_longer_tasks() -> None:
     assert used[FLOOD] / used[QUIET] == pytest.approx(3, rel=0.05)
 
 
-def test_the_door_rejects_no_quiet_group_beside_a_flood_of_long_tasks() -> None:
+def test_the_admission_limit_rejects_no_quiet_group_beside_a_flood_of_long_tasks() -> None:
     """It offers ten times the time in half of the tasks; by number, half of the quiet group was rejected."""
     load = beside_flood(20, DURATION, 2 * DEADLINE)
-    rules = OverloadRules(2 * DEADLINE, fair=True, door=Door(1.0))
+    rules = OverloadRules(2 * DEADLINE, fair=True, admission=AdmissionLimit(1.0))
     found = summarize(simulate_load(load, rules, SERVERS)).by_group
     assert found[QUIET].served_in_time >= 0.99 * found[QUIET].offered
     assert found[FLOOD].served_in_time < 0.5 * found[FLOOD].offered

@@ -26,7 +26,7 @@ from freshq import Claim, Overloaded, Queue, TaskStatus
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.groups import GroupRule, GroupRules
 from freshq.policy.order import Order, OrderSwitch
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.simulate import Load, simulate_load
 from freshq.simulate.backlog import Fates
@@ -70,12 +70,12 @@ class RealRun:
             reserve=rules.reserve,
             codel=rules.codel,
             backlog=rules.backlog,
-            door=rules.door,
+            admission=rules.admission,
             groups=rules.groups,
             lease_seconds=LONG_SECONDS,
             retention_seconds=LONG_SECONDS,
             clock=lambda: self.now,
-            rng=Random("1/door"),
+            rng=Random("1/admission"),
         )
         self._idle = self.servers
         self._busy: list[tuple[float, int, Claim]] = []
@@ -214,19 +214,24 @@ FAMILIES: Final[dict[str, dict[str, Any]]] = {
     "weights and parents": {"groups": GROUPS},
     "limits by group": {"groups": LIMITS},
     "backlog": {"backlog": BACKLOGS},
-    "door": {"door": [Door(1.0), Door(1.5), Door(2.0)]},
-    "door, backlog": {"door": [Door(1.0), Door(2.0)], "backlog": BACKLOGS},
-    "door, codel": {"order": [Order.FIFO], "door": [Door(1.0)], "codel": [(0.05, 0.1)]},
-    "all": {"reserve": RESERVES, "door": [None, Door(1.5)], "backlog": [None, *BACKLOGS], "groups": GROUPS},
+    "admission": {"admission": [AdmissionLimit(1.0), AdmissionLimit(1.5), AdmissionLimit(2.0)]},
+    "admission, backlog": {"admission": [AdmissionLimit(1.0), AdmissionLimit(2.0)], "backlog": BACKLOGS},
+    "admission, codel": {"order": [Order.FIFO], "admission": [AdmissionLimit(1.0)], "codel": [(0.05, 0.1)]},
+    "all": {
+        "reserve": RESERVES,
+        "admission": [None, AdmissionLimit(1.5)],
+        "backlog": [None, *BACKLOGS],
+        "groups": GROUPS,
+    },
 }
 # Without this a family would compare nothing that it is there to compare.
 MUST_HAPPEN: Final = {
     "expired": [order.value for order in Order],
     "reserve": ["fifo, reserve"],
-    "codel": ["codel", "codel, reserve", "door, codel"],
-    "overflow": ["backlog", "door, backlog", "all"],
+    "codel": ["codel", "codel, reserve", "admission, codel"],
+    "overflow": ["backlog", "admission, backlog", "all"],
     "group": ["backlog"],
-    "door": ["door", "door, backlog", "door, codel"],
+    "admission": ["admission", "admission, backlog", "admission, codel"],
     "switch": ["adaptive", "adaptive, reserve"],
 }
 KINDS: Final = {

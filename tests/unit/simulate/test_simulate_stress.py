@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from freshq.policy.order import Order
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import OverloadRules, ReserveRule
 from freshq.policy.shedding import ShedReason
 from freshq.simulate import (
@@ -58,7 +58,9 @@ def late_goodput(result: Result) -> float:
 
 def test_without_stress_both_simulations_are_the_same() -> None:
     load = Source(12.0, 60.0, 10.0, priorities={0: 0.8, 9: 0.2}, groups={"a": 1, "b": 3}).load()
-    rules = OverloadRules(10.0, Order.FIFO, ReserveRule(quantile=0.9), fair=True, door=Door(1.5))
+    rules = OverloadRules(
+        10.0, Order.FIFO, ReserveRule(quantile=0.9), fair=True, admission=AdmissionLimit(1.5)
+    )
     plain, stressed = simulate_load(load, rules, SERVERS), simulate_stressed(load, rules, SERVERS, Stress())
     assert stressed.starts == plain.starts
     assert stressed.fates == plain.fates
@@ -85,8 +87,10 @@ def test_a_task_that_is_done_in_time_is_not_put_again() -> None:
 
 def test_a_rejected_task_comes_again() -> None:
     load = Source(60.0, 60.0, 10.0).load()
-    result = summarize(simulate_stressed(load, OverloadRules(10.0, door=Door(1.0)), SERVERS, Stress(CLIENTS)))
-    assert result.shed_by_reason[ShedReason.DOOR] > 0
+    result = summarize(
+        simulate_stressed(load, OverloadRules(10.0, admission=AdmissionLimit(1.0)), SERVERS, Stress(CLIENTS))
+    )
+    assert result.shed_by_reason[ShedReason.ADMISSION] > 0
     assert result.put_again > len(load)
     assert result.offered == len(load) + result.put_again
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from freshq.policy.backlog_limit import BacklogLimit
     from freshq.policy.groups import GroupRules
     from freshq.policy.order import Order
-    from freshq.policy.pressure import Door
+    from freshq.policy.pressure import AdmissionLimit
     from freshq.policy.rules import CodelRule, ReserveRule
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -50,7 +50,7 @@ class QueueOptions(TypedDict, total=False):
     reserve: ReserveRule | str | float | None
     codel: CodelRule | None
     backlog: BacklogLimit | None
-    door: Door | None
+    admission: AdmissionLimit | None
     groups: GroupRules
     name: str
     override: bool
@@ -141,10 +141,10 @@ class QueueConfig(QueueRules):
         Raises:
             ValueError: If the options contradict each other.
         """
-        if self.max_age_seconds is None and self.door and not (self.backlog or self.codel):
+        if self.max_age_seconds is None and self.admission and not (self.backlog or self.codel):
             msg = (
-                "door: judges the load by the max age, and max_age_seconds is None; set it, or bound the "
-                "queue by a backlog"
+                "admission: judges the load by the max age, and max_age_seconds is None; set it, or bound "
+                "the queue by a backlog"
             )
             raise ValueError(msg)
         return OverloadRules(
@@ -154,7 +154,7 @@ class QueueConfig(QueueRules):
             codel=self.codel,
             backlog=self.backlog,
             fair=True,
-            door=self.door,
+            admission=self.admission,
             groups=self.groups,
         )
 

@@ -15,7 +15,7 @@ from freshq.model.task import MAX_SECONDS
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.groups import GroupRules
 from freshq.policy.order import Order
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.retry import Backoff
 from freshq.policy.rules import CodelRule, ReserveRule
 
@@ -28,7 +28,7 @@ RULES: Final[dict[str, type[Any]]] = {
     "backoff": Backoff,
     "codel": CodelRule,
     "backlog": BacklogLimit,
-    "door": Door,
+    "admission": AdmissionLimit,
 }
 # The words that stand for a value of such an option, and the value.
 WORDS: Final[dict[str, dict[str, str | None]]] = {
@@ -163,7 +163,7 @@ class QueueRules(StorableOptions):
         description="Maximum number of waiting tasks, and which tasks to shed when it is reached. As text: "
         "`1000`, `1000,refuse-newest`, or `none`.",
     )
-    door: Door | None = Field(
+    admission: AdmissionLimit | None = Field(
         None,
         description="While overloaded, reject new tasks beyond a multiple of the served rate. As text: `2`, "
         "or `none`.",

@@ -7,7 +7,7 @@ from freshq.policy.limits import RetryBudget as RetryBudget
 from freshq.policy.limits import SharedBucket as SharedBucket
 from freshq.policy.order import Order as Order
 from freshq.policy.order import OrderSwitch as OrderSwitch
-from freshq.policy.pressure import Door as Door
+from freshq.policy.pressure import AdmissionLimit as AdmissionLimit
 from freshq.policy.pressure import Pressure as Pressure
 from freshq.policy.retry import Backoff as Backoff
 from freshq.policy.rules import CodelRule as CodelRule

@@ -1,4 +1,4 @@
-"""Measure the load of a queue, and decide which puts its door turns away."""
+"""Measure the load of a queue, and decide which puts its admission limit turns away."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # Bounds of the time after which a producer should retry, as multiples of the deadline.
 SOONEST_RETRY: Final = 0.1
 LATEST_RETRY: Final = 10.0
-# How often the door measures the pressure. At least every second.
-DOOR_CHECKS_PER_DEADLINE: Final = 10
+# How often the admission limit measures the pressure. At least every second.
+ADMISSION_CHECKS_PER_DEADLINE: Final = 10
 MAX_CHECK_INTERVAL_SECONDS: Final = 1.0
 # The flow is measured over the last deadline, but no longer than a producer would wait for news.
 LONGEST_WINDOW_SECONDS: Final = 60.0
@@ -154,13 +154,13 @@ def wanted_servers(offered_per_second: float, service_seconds: float, deadline_s
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class AdmissionLimit:
     """Admission control by load: rejects new work beyond a multiple of capacity, before it costs a write.
 
     The client-side throttle of the SRE book ("Handling Overload"), on the producers' side of a queue:
     `multiple` times the served rate is admitted. Groups share the time that this takes by `fair_share`, so
     that a flood is rejected before a quiet group, and a group with long tasks puts fewer. Tasks of a group
-    beyond its share are rejected at random. The door rejects nothing unless the queue is overloaded. So a
+    beyond its share are rejected at random. It rejects nothing unless the queue is overloaded. So a
     queue that served nothing for a while, because the downstream was down, does not stay locked.
 
     Attributes:
@@ -172,7 +172,7 @@ class Door:
     def __post_init__(self) -> None:
         """Check the multiple."""
         if not 1 <= self.multiple < math.inf:
-            msg = f"door: must be a multiple of the capacity of 1 or more, got {self.multiple}"
+            msg = f"admission: must be a multiple of the capacity of 1 or more, got {self.multiple}"
             raise ValueError(msg)
 
     def share_per_second(self, pressure: Pressure, flow: Flow) -> float:
@@ -187,17 +187,17 @@ class Door:
         return _overloaded_share(self, flow) if pressure.overloaded else math.inf
 
 
-def _overloaded_share(door: Door, flow: Flow) -> float:
+def _overloaded_share(limit: AdmissionLimit, flow: Flow) -> float:
     """Return the time that each group may put, per second, while the queue is overloaded."""
-    return fair_share(flow.demands(), door.multiple * flow.served)
+    return fair_share(flow.demands(), limit.multiple * flow.served)
 
 
-class DoorControl:
-    """Rejects tasks at the door, by the wait and the flow that it last observed.
+class AdmissionPolicy:
+    """Rejects tasks at the admission limit, by the wait and the flow that it last observed.
 
     Whether the queue is overloaded depends on the task that asks: on whether the oldest live task is older
     than 0.4 of the time until the deadline of the new one. Expired tasks are no evidence here: if the
-    downstream was down, they would keep the door closed after it is back.
+    downstream was down, they would keep the admission limit closed after it is back.
 
     Attributes:
         check_at: When to call `observe` again, in seconds.
@@ -206,24 +206,24 @@ class DoorControl:
     __slots__ = (
         "_check_interval_seconds",
         "_deadline_seconds",
-        "_door",
         "_flow",
+        "_limit",
         "_oldest_age_seconds",
         "_share_per_second",
         "check_at",
     )
 
-    def __init__(self, door: Door, deadline_seconds: float) -> None:
+    def __init__(self, limit: AdmissionLimit, deadline_seconds: float) -> None:
         """Start open.
 
         Args:
-            door: The rule.
+            limit: The rule.
             deadline_seconds: Age at which tasks of the queue are stale.
         """
-        self._door = door
+        self._limit = limit
         self._deadline_seconds = deadline_seconds
         self._check_interval_seconds = min(
-            MAX_CHECK_INTERVAL_SECONDS, deadline_seconds / DOOR_CHECKS_PER_DEADLINE
+            MAX_CHECK_INTERVAL_SECONDS, deadline_seconds / ADMISSION_CHECKS_PER_DEADLINE
         )
         self._share_per_second = math.inf
         self._flow: Flow | None = None
@@ -241,7 +241,7 @@ class DoorControl:
         # In this order: another thread that sees the share also sees the flow and the age.
         self._oldest_age_seconds = -math.inf if oldest_age_seconds is None else oldest_age_seconds
         self._flow = flow
-        self._share_per_second = _overloaded_share(self._door, flow)
+        self._share_per_second = _overloaded_share(self._limit, flow)
         self.check_at = now + self._check_interval_seconds
 
     def rejects(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from freshq.errors import quoted
 from freshq.policy.groups import SHARED_EQUALLY, GroupRules
 from freshq.policy.order import Order, OrderPolicy
-from freshq.policy.pressure import Door  # noqa: TC001 - part of a dataclass
+from freshq.policy.pressure import AdmissionLimit  # noqa: TC001 - part of a dataclass
 from freshq.policy.reserve import FixedReserve, QuantileReserve, Reserve
 from freshq.policy.shedding import SHED_AFTER_TARGETS, Codel
 
@@ -129,7 +129,7 @@ class OverloadRules:
         codel: Sheds tasks that waited long; only with FIFO.
         backlog: Bounds the number of waiting tasks.
         fair: Whether groups share time, as in every queue; only a simulation may switch it off.
-        door: Rejects new work beyond a multiple of capacity.
+        admission: Rejects new work beyond a multiple of capacity.
         groups: How they share it.
     """
 
@@ -139,7 +139,7 @@ class OverloadRules:
     codel: CodelRule | None = None
     backlog: BacklogLimit | None = None
     fair: bool = False
-    door: Door | None = None
+    admission: AdmissionLimit | None = None
     groups: GroupRules = SHARED_EQUALLY
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ class ShedReason(StrEnum):
 
     EXPIRED: its deadline passed while it waited. RESERVE: a claim skipped it because less time was left
     than a task takes. OVERFLOW: the backlog was full. GROUP: the backlog was full, and its group held
-    more than its share. CODEL: it had waited more than twice CoDel's target. DOOR: admission control
+    more than its share. CODEL: it had waited more than twice CoDel's target. ADMISSION: admission control
     rejected it. DEADLINE: it was put by a run whose own deadline leaves it too little time.
 
     Examples:
@@ -40,7 +40,7 @@ class ShedReason(StrEnum):
     OVERFLOW = "overflow"
     GROUP = "group"
     CODEL = "codel"
-    DOOR = "door"
+    ADMISSION = "admission"
     DEADLINE = "deadline"
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.policy.order import Order
     from freshq.queue.core import Core
-    from freshq.queue.shared.door import LineCodel
+    from freshq.queue.shared.admission import LineCodel
     from freshq.queue.shared.limits import SharedRunning
     from freshq.stores.base import HeldTask
 

@@ -19,7 +19,7 @@ from freshq.model.storable_options import QueueRules, StoredOptions
 from freshq.model.task import TaskStatus
 from freshq.model.telemetry import SettleSpan, Telemetry, guarded
 from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
-from freshq.queue.shared.door import AdmissionControl, BacklogBound, LineCodel
+from freshq.queue.shared.admission import AdmissionControl, BacklogBound, LineCodel
 from freshq.queue.shared.later import Later
 from freshq.queue.shared.limits import SharedRunning
 from freshq.queue.shared.measures import FlowMeter, SharedReserve
@@ -152,8 +152,8 @@ class Core:
             self.flush()
         meter = FlowMeter(self.store, self.name, rules, self.later)
         admission = backlog = None
-        if rules.door is not None:
-            admission = AdmissionControl(meter, rules.door, rules.deadline_seconds, self.uniform)
+        if rules.admission is not None:
+            admission = AdmissionControl(meter, rules.admission, rules.deadline_seconds, self.uniform)
         if rules.backlog is not None:
             limits = (rules.backlog, rules.deadline_seconds)
             backlog = BacklogBound(self.store, self.name, *limits, lifecycle, meter, self.turns.seconds_of)

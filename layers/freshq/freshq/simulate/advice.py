@@ -30,7 +30,7 @@ from freshq.model.task import MAX_SECONDS
 from freshq.model.validation import problem_of
 from freshq.policy.backlog_limit import BacklogLimit
 from freshq.policy.order import Order
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.simulate.backlog import Fates
 from freshq.simulate.engine import MAX_SERVERS, Simulation, simulate_load
@@ -123,7 +123,7 @@ class Settings(QueueRules):
             codel=self.codel,
             backlog=self.backlog,
             fair=True,
-            door=self.door,
+            admission=self.admission,
         )
 
     def changed(self, **options: Any) -> Settings:
@@ -423,7 +423,7 @@ def candidates(today: Settings, age_seconds: float | None, objective: Objective)
         objective: The criterion for the settings.
     """
     auto, none = ReserveRule(automatic=True), ReserveRule()
-    plain = today.changed(reserve=auto, codel=None, backlog=None, door=None)
+    plain = today.changed(reserve=auto, codel=None, backlog=None, admission=None)
     found = [plain.changed(order=order) for order in (Order.LIFO, Order.FIFO, Order.ADAPTIVE)]
     lifo, fifo, adaptive = found
     found += [fifo.changed(backlog=BacklogLimit(each * today.servers)) for each in (1, 4)]
@@ -435,7 +435,7 @@ def candidates(today: Settings, age_seconds: float | None, objective: Objective)
     if age_seconds is None:
         return found
     codel = CodelRule(age_seconds / 20, age_seconds / 10)
-    found += [lifo.changed(reserve=ReserveRule(quantile=0.9)), lifo.changed(door=Door(2.0))]
+    found += [lifo.changed(reserve=ReserveRule(quantile=0.9)), lifo.changed(admission=AdmissionLimit(2.0))]
     found += [fifo.changed(reserve=ReserveRule(quantile=each)) for each in (0.5, 0.99)]
     return [*found, fifo.changed(reserve=none), adaptive.changed(reserve=none), fifo.changed(codel=codel)]
 
@@ -539,7 +539,9 @@ def enough_servers(samples: Samples, settings: Settings) -> int | None:
         return samples.outcome(tried.changed(servers=servers)).share >= enough
 
     # With enough servers all settings do nearly as well, and these are the fastest to simulate.
-    plain = settings.changed(order=Order.LIFO, reserve=ReserveRule(), codel=None, backlog=None, door=None)
+    plain = settings.changed(
+        order=Order.LIFO, reserve=ReserveRule(), codel=None, backlog=None, admission=None
+    )
     high = _least(partial(reaches, plain), settings.servers, most)
     if reaches(settings, high):
         while high > 1 and reaches(settings, high - 1):

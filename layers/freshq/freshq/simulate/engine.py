@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
-from freshq.policy.pressure import DoorControl, FlowCounter
+from freshq.policy.pressure import AdmissionPolicy, FlowCounter
 from freshq.policy.reserve import LearnedReserve, ReserveSpans, SkippedTasks
 from freshq.policy.rules import ReserveRule
 from freshq.policy.shedding import MAX_TAKES, ShedReason
@@ -39,37 +39,38 @@ class Admission:
             rules: The policy.
             backlog: Where admitted tasks wait.
             fates: Records the shed tasks.
-            seed: Seed of the door's random draws.
+            seed: Seed of the admission limit's random draws.
         """
         self._created = load.created
         self._deadline = load.deadline
         self._backlog = backlog
         self._fates = fates
         self._limit = rules.backlog
-        self._door = None if rules.door is None else DoorControl(rules.door, rules.deadline_seconds)
-        self._uniform = Random(f"{seed}/door").random
+        limit = rules.admission
+        self._policy = None if limit is None else AdmissionPolicy(limit, rules.deadline_seconds)
+        self._uniform = Random(f"{seed}/admission").random
         self._flow = FlowCounter(rules.deadline_seconds)
 
     def put(self, task: int, now: float) -> None:
         """Let a task arrive at `now` (seconds)."""
-        if self._door is None:
+        if self._policy is None:
             self._put(task, now)
             return
         group = self._backlog.group_of(task)
-        if self._rejects(self._door, group, now, self._deadline[task] - self._created[task]):
-            self._fates.shed(task, ShedReason.DOOR)
+        if self._rejects(self._policy, group, now, self._deadline[task] - self._created[task]):
+            self._fates.shed(task, ShedReason.ADMISSION)
         else:
             self._put(task, now)
         self._flow.offered(now)
         self._flow.offered_by(group, now)
 
-    def _rejects(self, door: DoorControl, group: str | None, now: float, life_seconds: float) -> bool:
-        if now >= door.check_at:
+    def _rejects(self, policy: AdmissionPolicy, group: str | None, now: float, life_seconds: float) -> bool:
+        if now >= policy.check_at:
             self._backlog.expire(now)
             oldest = self._backlog.oldest()
             age_seconds = None if oldest is None else now - self._created[oldest]
-            door.observe(now, self._flow.flow(now), age_seconds)
-        return door.rejects(group, self._uniform, life_seconds) is not None
+            policy.observe(now, self._flow.flow(now), age_seconds)
+        return policy.rejects(group, self._uniform, life_seconds) is not None
 
     def _put(self, task: int, now: float) -> None:
         """Add a task to the backlog, within its bound."""
@@ -102,11 +103,11 @@ class Admission:
     def shed_early(self, task: int, reason: ShedReason, now: float) -> None:
         """Record that a task was shed before its deadline, at `now` (seconds)."""
         self._fates.shed(task, reason)
-        if self._door is not None:
+        if self._policy is not None:
             self._flow.shed_early(now)
 
     def served(self, task: int, now: float, took_seconds: float) -> None:
-        """Record for the door that a task was done at `now` (seconds)."""
+        """Record for the admission limit that a task was done at `now` (seconds)."""
         self._flow.ended(now, took_seconds, in_time=self._fates.codes[task] == self._fates.IN_TIME)
         self._flow.served_by(self._backlog.group_of(task), now, took_seconds)
 
@@ -228,7 +229,7 @@ def simulate_load(load: Load, rules: OverloadRules, servers: int, seed: int = 1)
         load: The tasks.
         rules: The policy.
         servers: Number of tasks that run at a time, 1 or more.
-        seed: Seed of the door's random draws.
+        seed: Seed of the admission limit's random draws.
 
     Raises:
         ValueError: If there is no server, or too many.
@@ -250,7 +251,7 @@ class Engine:
         self._admission = Admission(load, rules, self._backlog, self.fates, seed)
         self._claimer = SimulatedClaimer(load, rules, self._backlog, self._admission)
         # Most rules skip some steps, which cost time.
-        self._admits_all = rules.door is None and rules.backlog is None
+        self._admits_all = rules.admission is None and rules.backlog is None
         unreserved = rules.reserve == ReserveRule()
         plain = unreserved and rules.codel is None
         self._claim: Callable[[float], int | None] = self._backlog.take if plain else self._claimer.claim
@@ -259,10 +260,10 @@ class Engine:
         self._idle = servers
         # When each busy server ends.
         self._busy: list[float] = []
-        self._door = rules.door is not None
+        self._limits_admission = rules.admission is not None
         # When each task ends; only kept if a rule observes it.
         shares_time = rules.fair and bool(load.groups)
-        observed = self._door or shares_time or rules.reserve.quantile is not None
+        observed = self._limits_admission or shares_time or rules.reserve.quantile is not None
         self._running: list[tuple[float, int]] | None = [] if observed else None
 
     def serve(self) -> None:
@@ -330,5 +331,5 @@ class Engine:
         took_seconds = end - self.starts[task]
         self._backlog.ended(task, took_seconds)
         self._claimer.observe(took_seconds)
-        if self._door:
+        if self._limits_admission:
             self._admission.served(task, end, took_seconds)

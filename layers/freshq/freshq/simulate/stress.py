@@ -164,7 +164,7 @@ def simulate_chains(load: Load, rules: OverloadRules, servers: int, hops: int, s
         rules: The policy.
         servers: Number of tasks that run at a time, 1 or more.
         hops: Tasks of each chain.
-        seed: Seed of the door's random draws.
+        seed: Seed of the admission limit's random draws.
 
     Raises:
         ValueError: If there is no server, or too many, or too many tasks may be put.
@@ -186,7 +186,7 @@ def simulate_stressed(
         rules: The policy.
         servers: Number of tasks that run at a time, 1 or more.
         stress: What happens meanwhile.
-        seed: Seed of the jitter, and of the door's random draws.
+        seed: Seed of the jitter, and of the admission limit's random draws.
 
     Raises:
         ValueError: If there is no server, or too many, or too many tasks may be put.

@@ -438,7 +438,7 @@ def explain(
     code: Annotated[
         str | None,
         typer.Argument(
-            metavar="CODE", help="An error, such as TableMissing, or a shed reason, such as door."
+            metavar="CODE", help="An error, such as TableMissing, or a shed reason, such as admission."
         ),
     ] = None,
 ) -> None:

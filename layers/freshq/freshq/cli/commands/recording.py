@@ -331,8 +331,8 @@ def advise(
 ) -> None:
     """Say which settings serve a recorded load best.
 
-    Simulates orders, reserves, bounds, the door and max ages on the recording and on resamples of it, and
-    recommends only what is better than today's settings beyond doubt.
+    Simulates orders, reserves, bounds, the admission limit and max ages on the recording and on resamples of
+    it, and recommends only what is better than today's settings beyond doubt.
     """
     if plot is not None:
         check_plot(plot)

@@ -22,7 +22,7 @@ from freshq.model.task import MAX_PRIORITY, MAX_SECONDS
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.groups import GroupRule, GroupRules
 from freshq.policy.order import Order
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import AUTO, CodelRule, OverloadRules, ReserveRule
 from freshq.simulate import (
     ArrivalProcess,
@@ -59,7 +59,7 @@ SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".parquet")
 # A sweep chooses policies and loads itself.
 NOT_WITH_SWEEP: Final = (
     "rate", "order", "reserve", "codel", "codel_interval", "max_backlog", "when_full", "group_share", "fair",
-    "separator", "max_running", "start_rate", "door", "groups", "priorities", "burst", "client_timeout",
+    "separator", "max_running", "start_rate", "admission", "groups", "priorities", "burst", "client_timeout",
     "client_retries", "dip", "slowdown",
 )  # fmt: skip
 Plot = Annotated[
@@ -149,7 +149,7 @@ class SimulateOptions(LoadOptions):
     start_rate: str | None = Field(
         None, description="Maximum starts per second by group or parent, such as acme=2; * is all others."
     )
-    door: float | None = Field(
+    admission: float | None = Field(
         None, description="Admission control: reject arrivals beyond this multiple of the capacity."
     )
 
@@ -187,7 +187,7 @@ class SimulateOptions(LoadOptions):
             codel=self._codel_rule(),
             backlog=self._backlog_limit(),
             fair=fair,
-            door=None if self.door is None else Door(self.door),
+            admission=None if self.admission is None else AdmissionLimit(self.admission),
             groups=groups,
         )
 

@@ -110,7 +110,7 @@ class FlowMeter:
         Args:
             store: The store of the counts.
             queue: Name of the queue.
-            rules: Its overload control. Only a door needs the counts of groups.
+            rules: Its overload control. Only an admission limit needs the counts of groups.
             later: Writes the counts that are due beside a transaction; None if there are no transactions.
         """
         self._later = later
@@ -119,7 +119,7 @@ class FlowMeter:
         self._lock = new_lock()
         self._deadline_seconds = rules.deadline_seconds
         self._counter = FlowCounter(rules.deadline_seconds)
-        self._counts_groups = rules.door is not None
+        self._counts_groups = rules.admission is not None
         self._flush_seconds = self._counter.window_seconds / FLUSHES_PER_WINDOW
         self._turned_away: Counter[str] = Counter()
         # When to write the counts at the latest, from the first count on.

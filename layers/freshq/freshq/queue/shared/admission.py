@@ -10,7 +10,7 @@ from freshq.errors import Overloaded
 from freshq.model.forks import new_lock
 from freshq.model.task import TaskStatus
 from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
-from freshq.policy.pressure import LONGEST_SPREAD_SECONDS, DoorControl
+from freshq.policy.pressure import LONGEST_SPREAD_SECONDS, AdmissionPolicy
 from freshq.policy.shedding import ShedReason
 from freshq.stores.base import Guard, OldestRequest
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
     from freshq.policy.backlog_limit import BacklogLimit, Eviction
-    from freshq.policy.pressure import Door
+    from freshq.policy.pressure import AdmissionLimit
     from freshq.policy.shedding import Codel
     from freshq.queue.shared.measures import FlowMeter
     from freshq.stores.base import Store
@@ -40,18 +40,18 @@ class AdmissionControl:
     """
 
     def __init__(
-        self, meter: FlowMeter, door: Door, deadline_seconds: float, uniform: Callable[[], float]
+        self, meter: FlowMeter, limit: AdmissionLimit, deadline_seconds: float, uniform: Callable[[], float]
     ) -> None:
         """Start open.
 
         Args:
             meter: Measures the flow.
-            door: The rule.
+            limit: The rule.
             deadline_seconds: Age at which tasks of the queue are stale.
             uniform: Draws a random number from [0, 1).
         """
         self._meter = meter
-        self._door = DoorControl(door, deadline_seconds)
+        self._policy = AdmissionPolicy(limit, deadline_seconds)
         self._uniform = uniform
         self._checking = new_lock()
 
@@ -67,17 +67,17 @@ class AdmissionControl:
         return [rejected or self._rejection(task, now) for rejected, task in pairs]
 
     def _rejection(self, task: Task, now: float) -> Overloaded | None:
-        door = self._door
-        if now >= door.check_at and self._checking.acquire(blocking=False):
+        policy = self._policy
+        if now >= policy.check_at and self._checking.acquire(blocking=False):
             try:
-                door.observe(now, *self._meter.measure(now))
+                policy.observe(now, *self._meter.measure(now))
             finally:
                 self._checking.release()
         life_seconds = task.stale_at - task.created
-        retry_after_seconds = door.rejects(task.group, self._uniform, life_seconds)
+        retry_after_seconds = policy.rejects(task.group, self._uniform, life_seconds)
         if retry_after_seconds is None:
             return None
-        return Overloaded(task.task_id, ShedReason.DOOR, retry_after_seconds)
+        return Overloaded(task.task_id, ShedReason.ADMISSION, retry_after_seconds)
 
 
 class BacklogBound:

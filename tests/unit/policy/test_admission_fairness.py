@@ -1,4 +1,4 @@
-"""A flood of one group at the door of a real queue, under a virtual clock."""
+"""A flood of one group at the admission limit of a real queue, under a virtual clock."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from freshq import Overloaded, Queue
-from freshq.policy.pressure import Door, group_counts
+from freshq.policy.pressure import AdmissionLimit, group_counts
 
 DEADLINE_SECONDS: Final = 10.0
 SERVED_PER_SECOND: Final = 20
@@ -18,18 +18,22 @@ FLOOD_PER_SECOND, QUIET_PER_SECOND = 200, 5
 
 @dataclass
 class Served:
-    """The fates of the tasks of each group."""
+    """What became of the tasks of each group."""
 
     offered: Counter[str] = field(default_factory=Counter)
     rejected: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
 
 
-def serve(rates_per_second: dict[str, int], door: Door | None) -> Served:
-    """Put tasks of each group evenly, complete `SERVED_PER_SECOND`; return their fates."""
+def serve(rates_per_second: dict[str, int], admission: AdmissionLimit | None) -> Served:
+    """Put tasks of each group evenly, complete `SERVED_PER_SECOND`; return what became of them."""
     now = 1_000_000.0
     queue = Queue.memory(
-        max_age_seconds=DEADLINE_SECONDS, door=door, clock=lambda: now, rng=Random(7), lease_seconds=3600
+        max_age_seconds=DEADLINE_SECONDS,
+        admission=admission,
+        clock=lambda: now,
+        rng=Random(7),
+        lease_seconds=3600,
     )
     served = Served()
     puts = [
@@ -50,18 +54,18 @@ def serve(rates_per_second: dict[str, int], door: Door | None) -> Served:
     return served
 
 
-def test_a_flood_is_rejected_at_the_door_and_a_quiet_group_is_not() -> None:
+def test_a_flood_is_rejected_by_the_limit_and_a_quiet_group_is_not() -> None:
     rates = {"flood": FLOOD_PER_SECOND, "quiet": QUIET_PER_SECOND}
-    behind_door, open_to_all = serve(rates, Door(2.0)), serve(rates, None)
-    assert behind_door.rejected["quiet"] <= 3
-    assert behind_door.done["quiet"] >= 0.95 * behind_door.offered["quiet"]
-    # After the overload is seen, the flood gets twice the capacity minus the share of the quiet group.
-    assert behind_door.rejected["flood"] > 0.4 * behind_door.offered["flood"]
-    assert behind_door.done.total() >= 0.99 * open_to_all.done.total()
+    behind_admission, open_to_all = serve(rates, AdmissionLimit(2.0)), serve(rates, None)
+    assert behind_admission.rejected["quiet"] <= 3
+    assert behind_admission.done["quiet"] >= 0.95 * behind_admission.offered["quiet"]
+    # Once the overload was seen, the flood gets what the quiet group leaves of twice the capacity.
+    assert behind_admission.rejected["flood"] > 0.4 * behind_admission.offered["flood"]
+    assert behind_admission.done.total() >= 0.99 * open_to_all.done.total()
 
 
 def test_groups_that_offer_the_same_are_rejected_alike() -> None:
-    served = serve(dict.fromkeys(("a", "c", "d", "e"), 20), Door(1.0))
+    served = serve(dict.fromkeys(("a", "c", "d", "e"), 20), AdmissionLimit(1.0))
     rejected = [served.rejected[group] / served.offered[group] for group in sorted(served.offered)]
     assert max(rejected) - min(rejected) < 0.1
     assert min(rejected) > 0.2
