@@ -263,7 +263,6 @@ def by_length(stores: Stores) -> list[dict[str, Any]]:
             where=f"simulator, {order.value}", length=length, deadline=age
         )
         for order, age, length in product(Order, (DEADLINE, SHORT_DEADLINE), LENGTHS)
-        if order is not Order.PRIORITY
     ]
     for store, length in product((*STORES, DYNAMODB), LENGTHS):
         runs = stores.worked(store, beside_flood(length, WORKED, DEADLINE))

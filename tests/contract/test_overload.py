@@ -63,10 +63,8 @@ def assert_all_counted(queue: Queue, created: int) -> None:
 
 
 class TestOrder:
-    def test_priority_is_newest_first_within_levels_that_are_drained_from_high_to_low(
-        self, store: StoreUnderTest
-    ) -> None:
-        queue = queue_of(store, order="priority")
+    def test_levels_are_drained_from_high_to_low_and_are_newest_first(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, order="lifo")
         put(queue, store, "a", "b")
         put(queue, store, "c", "d", priority=9)
         put(queue, store, "e", priority=3)
@@ -262,7 +260,7 @@ class TestCodel:
 
     def test_only_with_fifo(self, store: StoreUnderTest) -> None:
         rule = CodelRule(target_seconds=5, interval_seconds=10)
-        for order in ("lifo", "priority", "adaptive"):
+        for order in ("lifo", "adaptive"):
             with refused("codel"):
                 queue_of(store, order=order, codel=rule)
 

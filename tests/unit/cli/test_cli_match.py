@@ -262,7 +262,7 @@ def test_in_a_file_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("queue: memory:// would forget", ["list", "--queue", "memory://"]),
         ("unknown option 'shards' in the address; use order", ["list", "--queue", "dynamodb://A?shards=2"]),
         ("lease_seconds: must be a number", ["list", "--queue", "dynamodb://A?lease_seconds=x"]),
-        ("order: must be fifo or lifo", ["list", "--queue", "dynamodb://Agents?order=priority"]),
+        ("order: must be fifo or lifo", ["list", "--queue", "dynamodb://Agents?order=adaptive"]),
         ("attributes: must look like NAME=VALUE,VALUE, got 'English'", ["register", "a", "English"]),
         ("attributes: 'a' at most once", ["register", "a", "a=b", "a=c"]),
         ("attributes: must be a JSON object", ["register", "a", "--attributes", "[]"]),

@@ -100,7 +100,7 @@ def test_on_a_table_the_report_is_the_same_and_nothing_is_left(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--agents", "0"], ["--order", "priority"], ["--table", "a b"], ["--show-seconds", "-1"]]
+    "arguments", [["--agents", "0"], ["--order", "adaptive"], ["--table", "a b"], ["--show-seconds", "-1"]]
 )
 def test_wrong_use(arguments: list[str]) -> None:
     assert run(app, [*arguments]).exit_code == 2

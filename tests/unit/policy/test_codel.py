@@ -37,7 +37,7 @@ def test_one_short_wait_ends_codels_overload() -> None:
     assert not codel.sheds(22.0, 5.0)
 
 
-@pytest.mark.parametrize("order", [Order.LIFO, Order.PRIORITY, Order.ADAPTIVE])
+@pytest.mark.parametrize("order", [Order.LIFO, Order.ADAPTIVE])
 def test_codel_refuses_an_order_that_serves_the_newest_first(order: Order) -> None:
     with pytest.raises(ValueError, match="codel: ") as error:
         Codel(1.0, 10.0, order)

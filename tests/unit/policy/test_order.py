@@ -13,9 +13,7 @@ DEADLINE_SECONDS = 10.0
 ages = st.none() | st.integers(0, 80).map(lambda quarters: quarters / 4)
 
 
-@pytest.mark.parametrize(
-    ("order", "newest_first"), [(Order.LIFO, True), (Order.PRIORITY, True), (Order.FIFO, False)]
-)
+@pytest.mark.parametrize(("order", "newest_first"), [(Order.LIFO, True), (Order.FIFO, False)])
 def test_a_fixed_order_never_switches(order: Order, newest_first: bool) -> None:
     policy = OrderPolicy(order, DEADLINE_SECONDS)
     assert order.newest_first is policy.newest_first is newest_first

@@ -24,7 +24,7 @@ def test_rules_make_the_objects_that_decide() -> None:
     assert OverloadRules(10.0).new_codel() is None
 
 
-@pytest.mark.parametrize("order", [Order.LIFO, Order.PRIORITY, Order.ADAPTIVE])
+@pytest.mark.parametrize("order", [Order.LIFO, Order.ADAPTIVE])
 def test_codel_beside_newest_first_cannot_be_configured(order: Order) -> None:
     with refused("codel"):
         OverloadRules(10.0, order, codel=CODEL)
@@ -74,7 +74,7 @@ def test_a_senseless_reserve(text: str) -> None:
         ("fifo", 60.0, None, ReserveRule(quantile=0.9)),
         ("adaptive", 60.0, "auto", ReserveRule(quantile=0.9)),
         ("lifo", 60.0, None, ReserveRule()),
-        ("priority", 60.0, "auto", ReserveRule()),
+        ("lifo", 60.0, "auto", ReserveRule()),
         ("fifo", None, None, ReserveRule()),
         ("fifo", 60.0, "none", ReserveRule()),
         ("fifo", 60.0, 0, ReserveRule()),

@@ -64,7 +64,7 @@ def started(done: Simulation) -> dict[int, float]:
 
 @given(
     loads(),
-    st.sampled_from([Order.LIFO, Order.FIFO, Order.PRIORITY]),
+    st.sampled_from([Order.LIFO, Order.FIFO]),
     st.integers(1, 3),
     st.sampled_from([0, 1.5]),
 )

@@ -94,7 +94,7 @@ def test_recovery_after_a_minute_of_ten_times_the_load(order: Order, seed: int) 
 
 def test_high_levels_do_not_notice_the_overload() -> None:
     tasks = Source(30.0, 2000.0, 10.0, priorities={9: 0.7, 0: 2.3}, seed=4).load()
-    done = simulate_load(tasks, OverloadRules(10.0, Order.PRIORITY), SERVERS)
+    done = simulate_load(tasks, OverloadRules(10.0, Order.LIFO), SERVERS)
     fates = [fate for fate, level in zip(done.fates, tasks.levels, strict=True) if level == 9]
     assert fates.count(1) / len(fates) >= 0.999
 

@@ -159,7 +159,7 @@ def test_levels_are_served_from_the_top() -> None:
     served: dict[int, list[float]] = {level: [] for level in offered}
     for seed in SEEDS:
         load = Source(20.0, 1500.0, 10.0, priorities=offered, seed=seed).load()
-        done = simulate_load(load, OverloadRules(10.0, Order.PRIORITY), 10)
+        done = simulate_load(load, OverloadRules(10.0, Order.LIFO), 10)
         for level, shares in served.items():
             fates = (fate for fate, own in zip(done.fates, load.levels, strict=True) if own == level)
             shares.append(sum(fate in {1, 2} for fate in fates) / (10 * load.duration_seconds))

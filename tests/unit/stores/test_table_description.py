@@ -241,12 +241,12 @@ class TestAttach:
         moto_client.put_item(TableName="Shipments", Item={"id": {"S": "A"}})
 
     def test_attach_and_queue(self, moto_client: DynamoDBClient) -> None:
-        dry = run(app, [*ATTACH, "--order", "priority", "--dry-run"])
+        dry = run(app, [*ATTACH, "--order", "fifo", "--dry-run"])
         assert dry.exit_code == 0
         assert "to add: index freshq-due-index" in dry.output
         assert "about 5.25 write units" in dry.output
         assert not moto_client.describe_table(TableName="Shipments")["Table"].get("GlobalSecondaryIndexes")
-        answer = run(app, [*ATTACH, "--order", "priority"])
+        answer = run(app, [*ATTACH, "--order", "fifo"])
         assert answer.exit_code == 0, answer.output
         again = run(app, ATTACH)
         assert "exists: index freshq-due-index" in again.output
@@ -275,7 +275,7 @@ class TestAttach:
     @pytest.mark.parametrize(
         ("options", "problem"),
         [
-            (["--order", "ascending"], "order: without --order-by it must be one of fifo, lifo, priority"),
+            (["--order", "ascending"], "order: without --order-by it must be one of fifo, lifo, got"),
             (
                 ["--order-by", "price", "--order", "fifo"],
                 "order: with --order-by it must be one of ascending, descending",

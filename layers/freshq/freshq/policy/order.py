@@ -74,8 +74,7 @@ def latest_wait(
 class Order(StrEnum):
     """Order of service within a priority level. Levels are always drained from high to low.
 
-    PRIORITY is LIFO under another name, for queues where only the levels matter. ADAPTIVE is FIFO
-    while work is young and LIFO while it is not; see `OrderPolicy`.
+    ADAPTIVE is FIFO while work is young and LIFO while it is not; see `OrderPolicy`.
 
     Examples:
         >>> Queue.memory(order=Order.FIFO).admin.config.order.value
@@ -84,7 +83,6 @@ class Order(StrEnum):
 
     LIFO = "lifo"
     FIFO = "fifo"
-    PRIORITY = "priority"
     ADAPTIVE = "adaptive"
 
     # A new order needs a case in each `match` below; mypy reports a missing one.
@@ -95,7 +93,7 @@ class Order(StrEnum):
         match self:
             case Order.ADAPTIVE:
                 return True
-            case Order.LIFO | Order.FIFO | Order.PRIORITY:
+            case Order.LIFO | Order.FIFO:
                 return False
 
     @property
@@ -111,7 +109,7 @@ class Order(StrEnum):
             ValueError: If the order switches: it depends on the age of the oldest live task.
         """
         match self:
-            case Order.LIFO | Order.PRIORITY:
+            case Order.LIFO:
                 return True
             case Order.FIFO:
                 return False

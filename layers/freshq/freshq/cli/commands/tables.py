@@ -90,7 +90,6 @@ class AttachOrder(StrEnum):
 
     FIFO = "fifo"
     LIFO = "lifo"
-    PRIORITY = "priority"
     ASCENDING = "ascending"
     DESCENDING = "descending"
 
@@ -106,15 +105,14 @@ class OrderType(StrEnum):
 BY_TIME: Final = {
     AttachOrder.FIFO: Order.FIFO,
     AttachOrder.LIFO: Order.LIFO,
-    AttachOrder.PRIORITY: Order.FIFO,
 }
 BY_ATTRIBUTE: Final = {AttachOrder.ASCENDING: Order.FIFO, AttachOrder.DESCENDING: Order.LIFO}
 OrderOption = Annotated[
     AttachOrder | None,
     typer.Option(
         "--order",
-        help="Order within a priority level: fifo by default; priority is the same. "
-        "With --order-by, ascending by default, or descending.",
+        help="Order within a priority level: fifo by default. With --order-by, ascending by default, or "
+        "descending.",
     ),
 ]
 OrderTypeOption = Annotated[
