@@ -135,7 +135,7 @@ class Clock:
     """A clock that only a benchmark moves."""
 
     now: float = START_SECONDS
-    # Tells stores not to compare it with their server's.
+    # Stores do not compare a fixed clock with their server's.
     simulated: ClassVar[bool] = True
 
     def __call__(self) -> float:

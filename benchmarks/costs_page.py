@@ -239,7 +239,7 @@ def constants() -> dict[str, float]:
     return {
         "write_units": units["write_units"],
         "read_units": units["read_units"],
-        # Of a million tasks without Lambda.
+        # Dollars of a million tasks, without Lambda.
         "others_dollars": steady_bill.total - steady_bill.dollars["Lambda"],
         "worker_second_dollars": worker_second_dollars,
         # Of one invocation of Trigger and one of Archive.

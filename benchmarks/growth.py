@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 DRAINED_TASKS: Final = 400
 CLAIMER_COUNTS: Final = (1, 2, 4, 8)
 DRAIN_ROUNDS: Final = 5
-# Longer than it takes to fill and drain a queue.
+# If shorter, tasks would expire while the queue is filled and drained.
 MAX_AGE_SECONDS: Final = 3600.0
 
 
@@ -188,7 +188,7 @@ class Place:
         now = self.queue.admin.now()
         first = core_of(self.queue).lifecycle.created(NewTask(payload={"work": 1}), now, now - age_seconds)
         deadline = first.stale_at if left_seconds is None else now + left_seconds
-        # Stored before the deadline.
+        # Enough stale tasks before the live ones.
         updated = min(now, deadline - 1)
         self._filled += 1
         named = f"{self._filled}-"
@@ -388,7 +388,7 @@ ROUNDS: Final = 25
 DYNAMODB_ROUNDS: Final = 7
 # Claims whose cost is counted, after the timed ones.
 COUNTED: Final = 3
-# More than all claims of a situation take.
+# If fewer, the claims of a situation would empty the queue.
 LIVE: Final = 1_000
 # Ages of the older and of the younger tasks in seconds.
 OLD, YOUNG = 3600.0, 60.0

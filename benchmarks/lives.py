@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START_MS: Final = 1_767_225_600_000
-# Of the lives below with and without a burst, measured.
+# Events per life below, with and without a burst, as measured.
 EVENTS_PER_TASK: Final = 2.56
 EVENTS_PER_TASK_WITHOUT_BURST: Final = 3.05
 # Shorter in a short recording, so that tasks go stale there as well.
 LONGEST_DEADLINE_SECONDS: Final = 300.0
-# As many tasks as its servers can do, a second each.
+# The capacity: tasks of one second each.
 RATE_PER_SECOND: Final = 100.0
-# A recording of a given length has at least so many servers, so that its tasks do not take hours.
+# Minimum number of servers of a recording of a given length, so that its tasks do not take hours.
 LEAST_SERVERS: Final = 10
 # Half of all tasks belong to one group.
 GROUPS: Final = {"big": 0.5} | {f"group-{number:02}": 0.5 / 19 for number in range(19)}

@@ -356,7 +356,7 @@ def by_policy() -> list[dict[str, Any]]:
     cells: dict[tuple[str, float], list[float]] = {}
     for seed in SEEDS:
         for cell in load_sweep(compared, SWEEP_SERVERS, seed=seed):
-            # More than the offered load, or than the capacity, is noise.
+            # Values above the offered load or the capacity are noise.
             best = min(cell.load, 1.0)
             cells.setdefault((cell.policy, cell.load), []).append(min(cell.result.goodput_ratio, best))
     return [

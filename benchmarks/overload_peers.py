@@ -131,7 +131,7 @@ class Outcome:
 
     Attributes:
         arrivals: When each client put its task first, in seconds from the start.
-        puts: Of each task, its client and when it was put.
+        puts: For each task, its client and the time of its put.
         runs: Start and end of each run.
         left: Tasks that waited when all clients had given up.
     """
@@ -179,7 +179,7 @@ def recovery_seconds(shares: Sequence[float]) -> int | None:
     """Return the seconds until the goodput has recovered permanently; None if it never does.
 
     Args:
-        shares: Of each second, the share of its tasks that were done in time.
+        shares: For each second, the share of its tasks that were done in time.
     """
     for second in range(len(shares) - BACK_SECONDS + 1):
         if min(shares[second : second + BACK_SECONDS]) >= BACK_SHARE:

@@ -244,7 +244,7 @@ def nights_figures(folder: Path, events: int, growth: list[int], turns: int) -> 
 
 
 NEW_EVENTS: Final = 200
-# After so many hours of a stream, some batches of new events are timed.
+# Hours of a stream after which some batches of new events are timed.
 STREAM_HOURS: Final = (1, 10, 24)
 BATCHES: Final = 5
 START: Final = f"""
@@ -405,7 +405,7 @@ def _shifted(event: dict[str, Any], day: int, offset_ms: float) -> dict[str, Any
 THREADS: Final = 2
 MASTER: Final = f"local[{THREADS}]"
 EVENTS_A_FILE: Final = 32_000
-# Only the last runs count, because Java compiles during the first.
+# Only the last runs count, because Java compiles during the first ones.
 WARM_RUNS: Final = 4
 COUNTED_RUNS: Final = 2
 # Growth is also measured with these shares of the recording.

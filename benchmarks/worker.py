@@ -383,7 +383,7 @@ def main(rounds: int = 4, peers: str = sys.executable, processes: str = "1,2") -
 FAR_SLOTS: Final = 25
 TOGETHER: Final = "25 writes a call"
 ALONE: Final = "one write a call"
-# More than a worker uses at the same time, so that no call waits for a connection.
+# If fewer, a call of a worker might wait for a connection.
 FAR_CONNECTIONS: Final = 60
 TABLE: Final = "distance"
 # Figures in the file: tasks a second by delay, and the processor time of a task.

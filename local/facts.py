@@ -40,7 +40,7 @@ INDEX_LAG_SECONDS: Final = 1.0
 CALM_GOODPUT_SHARE: Final = 0.7
 # States of an application's record outside the queue; tasks never have them.
 UNQUEUED: Final = (TaskStatus.UNDER_CONSTRUCTION, TaskStatus.READY)
-# Stands for "no deadline": longer than any recording.
+# Means "no deadline": longer than any recording.
 NEVER_SECONDS: Final = 1e9
 # An item or attribute value in the low-level client's form.
 Image = dict[str, Any]

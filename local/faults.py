@@ -114,7 +114,7 @@ def replies_lost_to_the_sdk(client: DynamoDBClient, operation: str, times: int =
         if len(sent) <= times:
             status = session.send(request).status_code
             if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                msg = f"the request was to be carried out, and was answered with {status}"
+                msg = f"the request had to succeed, but was answered with {status}"
                 raise RuntimeError(msg)
             raise ConnectionClosedError(endpoint_url=request.url)
 

@@ -55,7 +55,7 @@ NATIVE: Final = "native"
 # Wheels for older C libraries than Amazon Linux 2023's.
 PLATFORMS: Final = ("manylinux_2_28_{}", "manylinux_2_17_{}", "manylinux2014_{}")
 PROCESSORS: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
-# Not needed to run, and a tenth of the size. RECORD would differ by the path of the installing Python.
+# A tenth of the size, and not needed at run time. RECORD would differ by the path of the installing Python.
 _LEFT_OUT: Final = ("tests", "test", "__pycache__", "include", "bin", "RECORD")
 _LAUNCHER: Final = """#!/bin/sh
 # This machine's interpreter, with the packages of this archive after those of Spark.

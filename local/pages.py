@@ -7,7 +7,7 @@
     python -m local.pages sql --text     # the statements only; plans stay as they are
 
 Each verb runs under a profile function, so the architecture page names the functions that really run. A plan
-is the database's on a table of a million rows. It stands below its statement, in lines that begin with `--|`.
+is the database's on a table of a million rows. It follows its statement, in lines that begin with `--|`.
 """
 
 from __future__ import annotations
@@ -732,7 +732,7 @@ def _explained_by_mariadb(driver: Any, text: str, names: list[str]) -> list[str]
 
 
 def _spread(text: str, names: list[str], form: str) -> tuple[str, dict[str, Any]]:
-    """Return a statement with the driver's placeholders, and its values; of a list, the first one."""
+    """Return a statement with the driver's placeholders and its values; for a list, the first statement."""
     values = {name: VALUES[name] for name in names}
     values |= {name: value[0] for name, value in values.items() if isinstance(value, list)}
     return PARAMETER.sub(lambda found: form.format(found[1]), text), values

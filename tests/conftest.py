@@ -35,7 +35,7 @@ from freshq.stores.sql import SqlStore
 from tests.support.dynamodb_double import DynamoDBDouble, Tables
 from tests.support.made_once import clean_names_once, make_keys_once, read_models_once
 
-# No test may reach an account: these name none.
+# No test may reach an account, so these credentials belong to none.
 REGION = "eu-west-1"
 os.environ.update(
     AWS_ACCESS_KEY_ID="test",
@@ -207,7 +207,7 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     """Distributes tests to processes by file, except groups that must run in one process."""
 
     def schedule(self) -> None:
-        """Let the process that has priority have what comes first, whichever was ready first."""
+        """Give the first group to the process with priority, whichever process was ready first."""
         in_order = sorted(self.assigned_work.items(), key=lambda entry: entry[0].gateway.id)
         self.assigned_work: dict[WorkerController, dict[str, dict[str, bool]]] = dict(in_order)
         super().schedule()
@@ -232,7 +232,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Let Python free everything at its end, or modules in C++ complain of leaks."""
+    """Let Python free everything at exit; otherwise modules in C++ report leaks."""
     gc.unfreeze()
 
 
@@ -252,7 +252,7 @@ def server_of(item: pytest.Item) -> str | None:
     """Return the first server that a test needs; None if it needs none."""
     callspec = getattr(item, "callspec", None)
     given = () if callspec is None else map(str, callspec.params.values())
-    # Such as postgres_engine and postgres_server.
+    # Fixtures of servers are named like postgres_engine and postgres_server.
     fixtures = (name.partition("_")[0] for name in getattr(item, "fixturenames", ()))
     needs = {*getattr(item, "fixturenames", ()), *fixtures, *given}
     return next((server for server in SERVERS if server in needs), None)

@@ -4,5 +4,5 @@ from freshq import Task
 
 
 def run(task: Task) -> None:
-    """Send a message. Nobody gets it twice; it is lost if this fails."""
+    """Send a message. Each message is delivered at most once; it is lost if this fails."""
     print(f"to {task.payload['to']}: {task.payload['text']}")

@@ -34,7 +34,7 @@ def shipments(client: DynamoDBClient) -> Shipments:
 
 
 def make_table(desk: Desk) -> None:
-    """Create the table of a desk; its first queue stores the options, as nobody has used it."""
+    """Create the table of a desk; its first queue stores the options, because it is new."""
     DynamoDBMatchStore(desk.table, desk.client).create_table()
 
 

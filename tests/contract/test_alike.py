@@ -66,7 +66,7 @@ puts: Final = st.tuples(st.just("put"), messages, conflicts)
 claims: Final = st.tuples(st.just("claim"), st.integers(1, 3), st.sampled_from([None, 2.0]))
 recoveries: Final = st.just(("recover",))
 steps: Final = st.one_of(
-    # The life of a task comes more often than what happens to it.
+    # Puts, claims and settlements are drawn more often than other verbs.
     *(puts, claims, waits, recoveries, puts, claims, waits, recoveries),
     st.tuples(st.just("put_many"), st.lists(messages, min_size=1, max_size=4), conflicts),
     st.tuples(st.just("settle"), places, ends),
@@ -235,7 +235,7 @@ class Run:
         return self.queue.admin.recover()
 
     def _stats(self) -> Any:
-        # Only PostgreSQL knows of dead rows.
+        # Only PostgreSQL counts dead rows.
         return replace(self.queue.stats(), dead_rows=None, oldest_snapshot_seconds=None)
 
     def _peek(self) -> Any:

@@ -1,4 +1,4 @@
-"""A queue of an application's own records: operations, outcomes, and data that nobody touches."""
+"""A queue of an application's own records: operations, outcomes, and unchanged data."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -505,7 +505,7 @@ class TestCost:
     def test_a_whole_life_at_claims_of_one(
         self, shipments: Shipments, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(line_records, "MAX_STALENESS_SECONDS", 3600.0)  # read once, however slow this is
+        monkeypatch.setattr(line_records, "MAX_STALENESS_SECONDS", 3600.0)  # so that it is read once
         with metered(shipments.client) as meter:
             consumer = shipments.queue()
             for number in range(100):
@@ -710,7 +710,7 @@ class TestAnotherQueue:
         shipments.add("A", "B")
         shipments.change("B", waits=value, queued={"N": "1"})
         wanted = Attachment(shipments.table, ID)
-        assert plan_attachment(client, wanted).missing  # no index has it, and nobody named it
+        assert plan_attachment(client, wanted).missing  # no index has the attribute, and no option named it
         for named in (["waits"], ["nothing", "waits"]):
             with pytest.raises(ValueError, match=r"old_queue: record 'B' .* has waits = 1"):
                 plan_attachment(client, wanted, named)

@@ -266,7 +266,7 @@ class TestKilled:
         self, table: StoreUnderTest, queue: Queue, client: DynamoDBClient
     ) -> None:
         put(queue, 4)
-        for number in range(1, 12):  # whatever call it dies after
+        for number in range(1, 12):  # after every call at which it may die
             dying = table.queue()
             try:
                 with crash(client, number):

@@ -185,7 +185,7 @@ class TestFreshLeases:
         # Seven seconds, two extensions and a release of 48 s each.
         assert "a claim took 151 s, too long for lease_seconds=60, and gave up 1 of its tasks" in warning
         assert "set lease_seconds to 1510 or more" in warning
-        core_of(queue).warned_of_slow_claim_at += 151  # as if it had warned at the end of the next claim
+        core_of(queue).warned_of_slow_claim_at += 151  # as if the next claim had ended with the warning
         assert queue.claim() == []
         assert len(caplog.messages) == 1
         assert queue.claim() == []

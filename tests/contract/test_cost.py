@@ -49,7 +49,7 @@ def test_a_task_with_a_shorter_max_age_costs_its_put_too(dynamodb_local: DynamoD
 
 @pytest.fixture
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a second pass in a millisecond: no figure may depend on how long the machine takes."""
+    """Let a second pass in a millisecond, so that no figure depends on the machine's speed."""
     real = time.monotonic
     monkeypatch.setattr(time, "monotonic", confined(lambda: real() * 1000, time.monotonic))
 
@@ -58,7 +58,7 @@ def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_step(dynamodb_local: DynamoDBClient) -> None:
     costs = by_step(capacity.steps(dynamodb_local))
     # Ten tasks share a naming: a tenth of a unit each, or three tenths if the record moves in its index.
-    # A process writes its counts five seconds after the first of them: not within a step.
+    # A process writes its counts five seconds after the first count, so never within a step.
     assert {step: cost.write_units for step, cost in costs.items()} == {
         "put, 10 in one call of `put_many`": 2,
         "claim of 10, lease record included": pytest.approx(2.2),

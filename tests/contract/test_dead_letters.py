@@ -118,7 +118,7 @@ class TestAll:
         assert meter.read_units == 3.5
         with metered(table_store.client) as meter:
             assert queue.redrive() == 3
-        # Each: the task, its entry that goes, and its entry that comes.
+        # Three units each: the task, the removed entry and the new entry.
         assert meter.write_units == 9
         assert "Scan" not in meter.calls
 

@@ -48,7 +48,7 @@ def queue(table: StoreUnderTest) -> Queue:
 
 
 def recovered_claims(table: StoreUnderTest, seconds: float = LEASE_SECONDS, **options: Any) -> list[Claim]:
-    """Let the leases of the dead run out, sweep, and return what another process can claim."""
+    """Let the leases of dead processes expire, sweep, and return the tasks that another process can claim."""
     table.clock.advance(seconds)
     other = table.queue(**options)
     other.admin.recover()
@@ -141,7 +141,7 @@ class TestLostReplyAfterTheSDK:
 
 
 def done_before_the_second_put(client: DynamoDBClient, worker: Queue) -> Any:
-    """Have a worker do the task between a put and the second try of it."""
+    """Let a worker do the task between a put and its second try."""
     puts = 0
 
     def work(**_rest: Any) -> None:
@@ -353,7 +353,7 @@ MORTAL: dict[str, Callable[[Queue, Claim], object]] = {
 def test_a_process_may_die_after_any_call(
     table_store: StoreUnderTest, verb: Callable[[Queue, Claim], object]
 ) -> None:
-    """To die before a call is to die after the one before it: the table is the same."""
+    """Dying before a call equals dying after the previous call: the table is the same."""
     assert table_store.client is not None
     deaths = 0
     for number in count(1):
@@ -395,7 +395,7 @@ class TestLeaseRecord:
         assert payloads(queue.claim()) == ["work"]
         with pytest.raises(LeaseLost):
             queue.complete(stale)
-        queue.claim()  # writes the record anew
+        queue.claim()  # rewrites the record
         assert sorted(map(str, payloads(recovered_claims(table)))) == ["other", "work"]
 
     def test_a_stale_settlement_does_not_delete_the_record(self, queue: Queue, table: StoreUnderTest) -> None:

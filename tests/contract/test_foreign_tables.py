@@ -70,7 +70,7 @@ def test_a_put_and_a_read_say_whose_table_it_is(engine: sa.Engine) -> None:
 
 
 def test_a_table_that_any_part_of_the_store_needs(engine: sa.Engine) -> None:
-    """As one that is named like freshq's shared records."""
+    """For example, a table named like freshq's shared records."""
     records = sa.Table("mail_records", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
     records.create(engine)
     before = tables(engine)
@@ -109,7 +109,7 @@ def test_migrations_of_the_application(engine: sa.Engine, columns: dict[str, Any
 
 @pytest.mark.parametrize("part", ["records", "histories", "history"])
 def test_tables_of_lives(engine: sa.Engine, part: str) -> None:
-    """Those of the history of resources too are refused before any is made or deleted."""
+    """Foreign tables in place of the history of resources are also refused before any change."""
     store = SqlMatchStore(engine, "desks")
     store.create_table()
     owned = tables(engine)

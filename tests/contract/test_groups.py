@@ -1,4 +1,4 @@
-"""Groups on DynamoDB: which have work is known without asking each, and none is forgotten."""
+"""Groups on DynamoDB: claims find the groups with work without a query per group, and miss none."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ from freshq.stores.dynamodb.line_records import LINE_PREFIX, LineRules, line_rec
 from tests.conftest import StoreUnderTest, on_table
 from tests.support.readings import known
 
-# An empty claim makes at most so many calls.
+# Maximum number of calls of an empty claim.
 MAX_EMPTY_CALLS = 10
-# After this time a closing is overdue whatever the clocks say.
+# After this time a closing is overdue by every clock.
 LONG_SECONDS = 120.0
 
 

@@ -20,7 +20,7 @@ LONG = "x" * 500
 
 
 def fill(shipments: Shipments, task_id: str, room_bytes: int = 0) -> None:
-    """Add text to a record until an item has room for just so many bytes more."""
+    """Add text to a record until exactly this many bytes are left in the item."""
     error = shipments.client.exceptions.ClientError
     low, high = LIMIT_BYTES - OTHER_BYTES, LIMIT_BYTES
     while low < high:

@@ -152,7 +152,7 @@ def other(table: StoreUnderTest) -> Queue:
 
 
 def rewrite_its_lease_record(queue: Queue) -> None:
-    """Claim among so many newer tasks that the record names no older one ahead."""
+    """Claim among enough newer tasks that the record names no older task ahead."""
     queue.put_many([{"payload": number} for number in range(20)])
     queue.complete(claimed(queue))
 

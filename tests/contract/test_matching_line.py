@@ -201,7 +201,7 @@ def dying(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> MatchQueue:
 
 
 def before_commit(monkeypatch: pytest.MonkeyPatch, queue: MatchQueue, act: Callable[[], object]) -> None:
-    """Have something else happen once, before the next commit of a queue."""
+    """Run an action once, before the next commit of a queue."""
     store: Any = queue._store
     commit = store.commit
 
@@ -329,7 +329,7 @@ def test_the_question_of_a_caller_who_is_just_joining_stays(
     assert queue.request(SPANISH, caller_id="ann") is None
     reading = table_desk.queue()
     seen: list[str] = []
-    monkeypatch.setattr(reading._store, "caller", seen.append)  # returns None: as before the transaction
+    monkeypatch.setattr(reading._store, "caller", seen.append)  # returns None, as if before the transaction
     join(reading, "Ellen", SPANISH)
     assert seen == ["ann"] * 2  # by `offer`, before and after it queues her
     queue.register("Billy", attributes=SPANISH)

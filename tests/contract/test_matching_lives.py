@@ -21,7 +21,7 @@ from tests.support.matching import Desk, emptied_resources, join, names, one
 from tests.support.shift import FRENCH, LEASE_SECONDS, shift, story
 from tests.support.streams import enable_stream, stream_records
 
-# Queue, id, when it came, change, status, when, whose worker, until when the lease lasts. Times in seconds.
+# Queue, id, creation time, change, status, time, worker, end of the lease. Times in seconds.
 EXPECTED: Final = [
     ("resources", "billy", 1, "INSERT", "PENDING", 1, None, False),
     ("resources", "billy", 1, "MODIFY", "TAKEN", 6, None, 66),
@@ -254,7 +254,7 @@ def test_a_malformed_record_is_an_error(table_desk: Desk) -> None:
     images = record["dynamodb"]
     (event,) = match_events(record, "resources")
     older = {name: value for name, value in images["NewImage"].items() if name != "changedAt"}
-    # Of a version that did not store it; the insert has the time from which the resource waits.
+    # The version did not store it; the insert has the time from which the resource waits.
     assert match_events(record | {"dynamodb": images | {"NewImage": older}}, "resources") == [event]
     broken = {name: value for name, value in older.items() if name != "resourceStatus"}
     with pytest.raises(ValueError, match="malformed"):

@@ -23,7 +23,7 @@ from tests.support.readings import known
 from tests.support.refusals import refused
 
 DEADLINE_SECONDS = 100.0
-# Of a claim that sheds by CoDel, beside the conditional writes of DynamoDB.
+# Calls of a claim that sheds by CoDel, besides DynamoDB's conditional writes.
 MAX_CALLS = 16
 
 
@@ -439,7 +439,7 @@ class TestSharedLimits:
         for _ in range(12):
             free = slots.free(0, now)
             sizes.append(free)
-            slots.free(free, now)  # all of them in use
+            slots.free(free, now)  # all slots are in use
             slots.succeeded()
             now += 10
         assert sizes == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8]

@@ -1,4 +1,4 @@
-"""docs/contributing/sources.md, run as it stands: every command and every line of Python, on three stores."""
+"""Run docs/contributing/sources.md: every command and every line of Python, on three stores."""
 
 import ast
 import os

@@ -18,7 +18,7 @@ from tests.e2e.conftest import Deployment, wait_until
 from tests.support.functions import load_event
 from tests.support.readings import known
 
-# A chain of passes that does nothing for so long was broken.
+# A chain of passes that is idle for longer has broken.
 QUIET_SECONDS = 15.0
 
 # The schedule runs within a minute, while the other tests run.
@@ -227,7 +227,7 @@ def test_a_burst_of_rings_starts_only_the_workers_that_are_reserved_and_each_rin
 def test_a_canary_has_a_queue_of_its_own_in_the_process_that_serves_the_other(
     deployed: Callable[..., Deployment],
 ) -> None:
-    """As the hook of a deployment invokes a new version, which then gets traffic."""
+    """Like the hook of a deployment: invoke a new version, then shift traffic to it."""
     application = deployed(demo_task_seconds=0.02)
 
     def canary(function: str, event: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The layer as it is built: with what Lambda's own runtime has, it is all that the functions need."""
+"""The built layer: together with Lambda's runtime, it has all packages of the functions."""
 
 import os
 import subprocess

@@ -24,7 +24,7 @@ TASK_SECONDS: Final = 1.0
 DEADLINE_SECONDS: Final = 8.0
 LOAD_SECONDS: Final = 18.0
 RATE_PER_SECOND: Final = 3 * SERVERS / TASK_SECONDS
-# Of ten tasks, so many are urgent.
+# Number of urgent tasks among ten.
 URGENT: Final = 2
 
 
@@ -42,7 +42,7 @@ def stacks(deployed_alone: Callable[..., Deployment]) -> dict[Order, Deployment]
             demo_task_seconds=TASK_SECONDS,
             pass_seconds=60,
             settle_seconds=5,
-            # The simulator knows no worker that waits to be woken.
+            # The simulator has no workers that wait to be woken.
             BatchingWindowSeconds=0,
         )
         for order in Order

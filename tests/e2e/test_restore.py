@@ -1,6 +1,6 @@
 """The runbooks for restores, as docs/operations.md has them, word for word on the emulator.
 
-The emulator has no past: a backup, made at the time to which the runbook goes back, stands for it.
+The emulator has no point-in-time recovery; a backup made at the chosen time replaces it.
 """
 
 import gzip
@@ -51,7 +51,7 @@ class Operator:
         application: The stack that they are typed for.
         names: What stands for a word in capitals.
         printed: The answers of freshq.
-        past: ARN of the backup that stands for the past of the table.
+        past: ARN of the backup that replaces point-in-time recovery.
     """
 
     application: Deployment
@@ -60,7 +60,7 @@ class Operator:
     past: str = ""
 
     def remember(self) -> None:
-        """Keep the table as it is now, as its continuous backups would."""
+        """Save the present state of the table, as its continuous backups would."""
         table, new = self.application.outputs["QueueTableName"], f"restored-{uuid.uuid4().hex[:8]}"
         made = self.application.client("dynamodb").create_backup(TableName=table, BackupName="past")
         self.past = made["BackupDetails"]["BackupArn"]
@@ -116,7 +116,7 @@ class Operator:
 
 @dataclass
 class OtherSide:
-    """The emulator as it is in another region, or for another account, whose number is the access key."""
+    """A client of the emulator for another region or account; the access key is the account number."""
 
     emulator: Emulator
     region_name: str = REGION
@@ -152,7 +152,7 @@ def states(queue: Queue) -> dict[str, TaskStatus]:
 
 @pytest.fixture
 def stopped(deployed: Callable[..., Deployment]) -> Operator:
-    """Return the operator of an application whose workers are stopped: tasks stay as they are made."""
+    """Return the operator of an application with stopped workers, so that tasks stay unchanged."""
     application = deployed(demo_task_seconds=0.02, max_age_seconds=86_400)
     operator = Operator(application, {"STACK": application.stack})
     operator.follow(runbook("Restore from a point in time")[:1])

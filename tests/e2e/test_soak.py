@@ -19,7 +19,7 @@ KILL_EVERY_SECONDS: Final = 20.0
 SWEEP_EVERY_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 1.0
 LEASE_SECONDS: Final = 12.0
-# Of tasks that nobody serves in time while workers are dead.
+# The max age of tasks that cannot be served in time while workers are dead.
 SHORT_LIFE_SECONDS: Final = 5.0
 BACKLOG: Final = 30
 ENOUGH_HOPS: Final = 30 if SOAK_SECONDS >= 600 else 8

@@ -1,4 +1,4 @@
-"""The wheel in a fresh environment: the core works bare, and whatever needs an extra names it in one line."""
+"""The wheel in a fresh environment: the core needs no extra, and a missing extra is named in one line."""
 
 import re
 import runpy

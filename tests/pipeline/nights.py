@@ -34,7 +34,7 @@ def oddities(prefix: str) -> Recording:
     tape.put(HOUR, anew, max_age=60)
     tape.put(2 * DAY + 5, anew, max_age=600)  # replaces a task that was shed two days before
     tape.take(2 * DAY + 9, anew)
-    # An update takes back the delay of a put that was to be due tomorrow.
+    # An update removes the delay of a put that would be due tomorrow.
     tape.put(2 * HOUR, early, delay=DAY)
     tape.change(3 * HOUR, early, "PENDING", taskCreated=ms(3 * HOUR), deadline=ms(9 * HOUR), notBefore=None)
     tape.put(3 * HOUR, f"{prefix}-long", max_age=3 * DAY)

@@ -19,7 +19,7 @@ from freshq_pipeline.storage.days import DAY_US, HOUR_US, Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State, silver_path
 
-# Each function that brings rows into the driver, and the bound of these rows.
+# Functions that bring rows into the driver, with the bounds of their rows.
 BOUNDS = {
     "gold.build._inverted": "days of at most FEW_STEPS steps",
     "gold.build._others": "days, queues and groups",

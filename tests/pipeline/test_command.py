@@ -139,7 +139,7 @@ def test_new_ledger_violations_have_their_own_status(capsys: pytest.CaptureFixtu
         Ending(out, summary={"ledger_violations": 5, "new_ledger_violations": 2}).finish(as_json=True)
     assert ended.value.exit_code == VIOLATION_STATUS
     assert "ledger violations: 2 new, 5 in all" in capsys.readouterr().err
-    # Those that the run before had do not fail every later night.
+    # Violations of the previous run do not fail every later night.
     Ending(out, summary={"ledger_violations": 5, "new_ledger_violations": 0}).finish(as_json=True)
     assert capsys.readouterr().err == ""
 

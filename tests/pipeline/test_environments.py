@@ -52,7 +52,8 @@ VARIABLES: Final = (
     {"SPARK_DIST_CLASSPATH": "/nowhere", "SPARK_PREPEND_CLASSES": "1", "SPARK_PRINT_LAUNCH_COMMAND": "1"},
     {"SPARK_LOCAL_IP": "192.0.2.1", "SPARK_USER": "someone", "BASH_ENV": "{odd}/spark-env.sh"},
     {"PYTHONSTARTUP": "/nowhere", "PYTHONHASHSEED": "random", "PYTHONPATH": "relative"},
-)  # fmt: skip Each pair differs in one of these runs, and occurs together in the run that has all.
+)  # fmt: skip
+# Each pair differs in one of these runs, and occurs together in the run that has all.
 MIXES: Final = (
     range(len(VARIABLES)),
     *([i for i in range(len(VARIABLES)) if i >> bit & 1] for bit in range(4)),

@@ -225,14 +225,14 @@ def test_outcomes_at_an_earlier_time(pipeline: Pipeline, tmp_path: Path) -> None
     events = small().landed()
     write_lines(tmp_path / "in/a.json", [*events, events[0], events[-1], "{broken"])
     summary = pipeline(tmp_path / "in", tmp_path / "out", as_of_ms=START_MS + 23_000)
-    # Of a three events, of b five. The copy of the last event is as late as the event itself.
+    # Three events of a, five of b. The copy of the last event is as late as the event itself.
     assert (summary["events_distinct"], summary["events_duplicate"]) == (3 + 5, 1)
     assert summary["events_after_as_of"] == len(events) + 1 - summary["events_distinct"]
     counts = ("distinct", "duplicate", "after_as_of", "too_late", "quarantined", "no_task")
     assert summary["events_read"] == sum(summary[f"events_{name}"] for name in counts)
     rows = {row["task_id"]: row["outcome"] for row in table(summary, "tasks", "task_id")}
     assert rows == {"a": "success", "b": "taken"}
-    # Without as-of no event is after it, whatever the run before counted.
+    # Without as-of no event is after it, even if the previous run counted some.
     whole = pipeline(tmp_path / "in", tmp_path / "out")
     assert (whole["events_after_as_of"], whole["events_duplicate"]) == (0, 2)
     assert whole["events_read"] == sum(whole[f"events_{name}"] for name in counts)

@@ -42,7 +42,7 @@ def test_the_session_of_the_caller(
     }
     by_day = first.tables["tasks"].groupBy("day").count().collect()
     assert {row["day"]: row["count"] for row in by_day} == {"2026-01-01": 3, "2026-01-02": 15}
-    # Later runs leave the DataFrames of earlier ones as they are.
+    # Later runs do not change the DataFrames of earlier runs.
     late = [event | {"event_id": f"late {event['event_id']}", "task_id": "late"} for event in events[:1]]
     write_lines(tmp_path / "events/2.json", late)
     second = run(mine, tmp_path / "events", tmp_path / "out")

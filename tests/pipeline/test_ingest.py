@@ -65,7 +65,7 @@ LINES: Final[tuple[Callable[[str], str], ...]] = (
     lambda line: line.replace(":", "=", 1), lambda line: line + "\x00",
     lambda line: line.replace("{", "{ \t", 1), lambda line: line.replace('"change"', '"\\u0063hange"'),
 )  # fmt: skip
-# What may stand at the end of an object.
+# Text that may follow an object.
 ENDS: Final = (
     ', "change": "INSERT"}', ",}", "//}", ', "priority": 01}', ', "put_ms": 1.}', ', "put_ms": .5}', "}}",
     ', "put_ms": 0.' + "1" * 1200 + "}", ', "put_ms": 1.7976931348623157e309}', ', "lease": "\\x"}', ' }',
@@ -107,7 +107,7 @@ def sound_blocks() -> dict[bytes, list[dict[str, Any]]]:
 
 
 def read_by_spark(spark: SparkSession, file: Path, form: Format, *, copied: bool) -> DataFrame:
-    """Return the events of a file that Spark reads as it is, or from a copy."""
+    """Return the events of a file that Spark reads directly or from a copy."""
     if not copied:
         return read_records(spark, [str(file)], form)
     events, out = Folder(str(file.parent)), Folder(str(file.parent / "out"))
@@ -145,7 +145,7 @@ def test_other_lines_are_left_to_spark(unsound: Callable[[str], str]) -> None:
     block = encoded([line, unsound(line), line])
     same = canonical_block(encoded([line] * 3))
     assert same is not None
-    # Some are only another spelling of an event.
+    # Some blocks are only another spelling of an event.
     found = canonical_block(block)
     assert found is None or found.select(["event_id", "change"]).equals(same.select(["event_id", "change"]))
     assert canonical_block(encoded([unsound(line)]) + b"\n") is None or found is not None

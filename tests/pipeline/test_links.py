@@ -108,7 +108,7 @@ def test_the_links_of_a_run_that_is_not_kept_are_used_again(out: Folder) -> None
         run(out, run_id, DAYS if run_id == "1" else DAYS[2:], keep_runs=2)
     spare = Path(out.at(".tables.spare"))
     known = {path.name: path.stat().st_ino for path in spare.rglob("*=*")}
-    # Whatever somebody did to it.
+    # It is repaired after any change by others.
     next(spare.glob("tasks/day=2026-01-01/*/*")).unlink()
     (spare / "tasks/day=2026-01-02/queue=b").mkdir()
     (spare / "tasks/day=2026-01-02/queue=b/stray.parquet").touch()

@@ -44,7 +44,7 @@ def test_a_second_run_is_refused_before_anything_is_written(
             execute(request_of_one_file, no_session)
         assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK]
     assert no.value.status == FAILED_STATUS
-    # Its end is the end of the lock.
+    # When the process ends, the lock is released.
     with only_run(request_of_one_file.out):
         pass
 

@@ -160,7 +160,7 @@ def test_only_published_runs_are_kept(tmp_path: Path) -> None:
     assert out.folders("runs") == ["1", "2", "3"]
     run(out, "4", DAYS[1:], keep_runs=2)
     assert out.folders("runs") == ["1", "4"]
-    # As many as asked for, although some folders are gone.
+    # The requested number, although some folders are gone.
     (tmp_path / manifest_path("1")).unlink()
     run(out, "5", DAYS[1:], keep_runs=3)
     assert out.folders("runs") == ["4", "5"]
@@ -171,10 +171,10 @@ def test_runs_of_another_version_are_replaced_by_a_full_refresh(tmp_path: Path) 
     for run_id in ("1", "2"):
         run(out, run_id, DAYS, keep_runs=5)
     out.write_json("_current.json", out.read_json("_current.json") | {"version": 0, "unknown": []})
-    (tmp_path / manifest_path("1")).unlink()  # it had another place
+    (tmp_path / manifest_path("1")).unlink()  # it was in another folder
     with pytest.raises(BadInput, match="--full-refresh"):
         current(out)
-    # As --full-refresh does, which reads no state.
+    # Like --full-refresh, which reads no state.
     moved = write_draft(out, "3", DAYS)
     state = State("3", "in", "landed", tables=moved, published=published_runs(out))
     publish(out, state, {"run_id": "3"}, keep_runs=5)
@@ -226,7 +226,7 @@ def test_what_killed_and_failed_runs_left_is_deleted_when_the_next_one_starts(tm
     assert out.files() == before
     out.write("_current.json", "{")
     prune_killed(out)
-    assert seen(tmp_path) == {day: f"1 {day}" for day in DAYS}  # nobody knows which run is current
+    assert seen(tmp_path) == {day: f"1 {day}" for day in DAYS}  # no pointer names the current run
 
 
 def killed_before_it_is_shown(out: Folder, run_id: str) -> None:

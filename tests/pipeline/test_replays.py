@@ -97,7 +97,7 @@ def test_the_recorded_policy_repeats_the_recording(order: Order) -> None:
     assert (record.occupied.servers, round(record.occupied.idle_ratio, 2)) == (2, 0)
     counts = counts_of(record)
     assert min(counts[:3]) > 100
-    # Only which run is drawn for a task that was never served may differ, and it is not served again.
+    # Only the run drawn for a never served task may differ, and that task is not served here.
     assert counted(replay(record, order)) == counts
     other = check(record, replay(record, Order.FIFO if order is Order.LIFO else Order.LIFO))
     assert not other["within"]

@@ -292,7 +292,7 @@ def check_tasks(rows: Rows, name: str) -> None:
     }
     expected_at = {(queue, task, at(created)): values for (queue, task, created), values in expected.items()}
     assert {key: tuple(row[column] for column in columns) for key, row in found.items()} == expected_at
-    # On the table it was the same shift, 1000 seconds later.
+    # The table had the same shift, 1000 seconds later.
     shifted = {
         (row["task_id"].partition("#")[0], row["created_ms"] - 1_000_000): tuple(row[one] for one in columns)
         for row in rows

@@ -1,4 +1,4 @@
-"""A stream publishes all events of its folder, whatever its checkpoint knows, and fails as a run does."""
+"""A stream publishes all events of its folder, even beyond its checkpoint, and fails like a run."""
 
 import shutil
 import signal
@@ -33,7 +33,7 @@ def test_files_that_only_the_checkpoint_knows_are_read(
     settings = dict(spark.conf.getAll)
 
     def follow(out: str) -> list[int]:
-        """Stream; return how many events each published run had."""
+        """Run a stream; return the number of events of each published run."""
         summaries.clear()
         request = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / out)))
         checkpoint = str(tmp_path / "checkpoint")

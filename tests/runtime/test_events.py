@@ -111,7 +111,7 @@ class Cloud:
     def environment(self, function: str, level: str, table: str) -> dict[str, str]:
         """Return the variables that the template declares, with the values of events/environment/dev.json."""
         given = json.loads((EVENTS / "environment" / "dev.json").read_text("utf-8"))["Parameters"]
-        # As `sam local invoke` does: a value for a variable that the template does not declare is ignored.
+        # Like `sam local invoke`, ignore values of variables that the template does not declare.
         declared = declared_variables(self.template, function)
         variables = {name: given.get(name, value) for name, value in declared.items()}
         assert all(isinstance(value, str) for value in variables.values()), variables

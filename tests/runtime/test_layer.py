@@ -17,7 +17,7 @@ from local.emulator import PROJECT, architecture, build, runtime_folder
 from tests.template.test_template import source as template_source
 
 FUNCTIONS: Final = ("archive", "create_tasks", "process_tasks", "sweep", "trigger")
-# Of these a handler loads none: packages of other parts of freshq, and what only takes time.
+# A handler must not load these: packages of other parts of freshq, and slow ones.
 NOT_LOADED: Final = frozenset(
     {
         *(
@@ -36,7 +36,7 @@ NOT_LOADED: Final = frozenset(
         *("aws_xray_sdk", "freshq.aws.traces", "wrapt", "asyncio"),  # tracing is off
     }
 )
-# Nor any of these: only ProcessTasks works, and Trigger and Archive know no queue and no store.
+# Nor these: only ProcessTasks runs tasks, and Trigger and Archive use no queue and no store.
 WORKS: Final = frozenset({"freshq.worker.worker", "freshq.worker.options"})
 NO_QUEUE: Final = frozenset(
     {
@@ -54,7 +54,7 @@ ALSO_NOT_LOADED: Final = {
 # Modules of freshq that a handler may load; it loads one less.
 MOST_MODULES: Final = {"archive": 20, "create_tasks": 76, "process_tasks": 95, "sweep": 81, "trigger": 29}
 PROGRAM: Final = "import json, sys; sys.path[:0] = json.loads(sys.argv[1]); import app; print(*sys.modules)"
-# In the flags of a .pyc: it belongs to a source by its hash, and nobody checks that (PEP 552).
+# Flags of a .pyc: it is tied to its source by hash, unchecked at import (PEP 552).
 UNCHECKED_HASH: Final = 0b01
 
 

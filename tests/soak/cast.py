@@ -20,7 +20,7 @@ from tests.soak.history import OK, Stop, read
 
 # Duration of a network fault.
 FAULT_SECONDS: Final = 0.4
-# An answer that comes late, by more than the lease slack of the checker.
+# Delay of a late answer: more than the checker's slack for leases.
 DELAY_SECONDS: Final = 0.3
 # Downtime of the store before it is started again.
 DOWN_SECONDS: Final = 0.5

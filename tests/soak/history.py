@@ -43,16 +43,16 @@ ALTERNATIVES: Final = {
     "redrive": ("redrive", "redrive as new"),
     "redrive as new": ("redrive as new", "redrive by force"),
 }
-# Stands for the task of a claim that was never answered, or not in full.
+# Placeholder for the task of a claim that was never answered, or not in full.
 NO_TASK: Final = ""
-# Much less than a lease of the soak: the leases of a quicker claim are fresh.
+# Claims faster than this must return fresh leases; far less than a lease of the soak.
 SLOW_CLAIM_SECONDS: Final = 0.02
 SETTLING: Final = frozenset({"complete", "fail", "retry", "release"})
 # Two readings of one clock in two processes; far less than any lease in a soak.
 CLOCK_SLACK_SECONDS: Final = 0.002
 # Bytes at the end of a journal that hold at least one whole line; the longest line has ten claims.
 LAST_BYTES: Final = 16_384
-# The part of its lease that a claim has left when it returns, at least.
+# Minimum part of its lease that a claim has left when it returns.
 MIN_PART_LEFT: Final = 0.9
 
 
@@ -71,7 +71,7 @@ class Event:
         lease_until: Until when the claim holds the task, by a claim or an extension.
         deadline: The task's deadline, where the call returned the task.
         lease_seconds: Length of the leases that a claim asked for.
-        checked: When the queue last looked at its clock before a claim returned, once the store had answered.
+        checked: When the queue last read its clock between the store's answer and the return of the claim.
     """
 
     process: str
@@ -401,7 +401,7 @@ def _one_holder(task_id: str, life: _Life) -> Iterator[Violation]:
 
 
 def _no_stale_settlement(task_id: str, life: _Life) -> Iterator[Violation]:
-    # Of two claims at the same time either may have come second.
+    # Of two simultaneous claims either may be the second.
     ended = {claim.token: claim.ended for claim in life.of("claim")}
     for settled in life.of(*SETTLING, "extend"):
         own = ended.get(settled.token, float("inf"))

@@ -16,7 +16,7 @@ from tests.soak.history import Journal
 
 # Pages of log after which SQLite copies it into the file: few, so that a short run does it often.
 LOG_PAGES = 100
-# Most acts between two openings of the queue.
+# Maximum number of acts between two openings of the queue.
 ACTS = 60
 
 
@@ -33,7 +33,7 @@ def play(place: Place, folder: Path, name: str, seed: int) -> None:
 
 
 def with_sqlite_synchronous(level: str) -> None:
-    """Let SQLite wait for the disk otherwise than freshq has it."""
+    """Make SQLite wait for the disk in another way than freshq's default."""
     on_connect: Any = database._ON_CONNECT
     prepare = on_connect["sqlite"]
 

@@ -80,7 +80,7 @@ def holder(queue: Queue) -> str | None:
 
 
 def lose_a_lease(queue: Queue, task_id: str) -> None:
-    """Let a lease expire that only upkeep brings in."""
+    """Let a lease expire that only upkeep recovers."""
     queue.put("work", task_id=task_id)
     # A claim that takes more than a tenth of its lease gives the task back.
     assert within_seconds(PATIENCE_SECONDS, lambda: bool(queue.claim(lease_seconds=1.0)))
@@ -184,7 +184,7 @@ def between(first: str, last: str) -> list[str]:
 
 
 HOUR_SECONDS: Final = 3600.0
-# The machine is suspended for so long.
+# Duration of the machine's suspension.
 NIGHT_SECONDS: Final = 3 * HOUR_SECONDS
 SLOW_TICK_SECONDS: Final = 5.0
 

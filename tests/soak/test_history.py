@@ -266,7 +266,7 @@ class Forgetful(MemoryStore):
 
 
 class Generous(MemoryStore):
-    """Gives away tasks that somebody holds."""
+    """A store that gives away held tasks."""
 
     def claim(self, request: Any) -> list[Task]:
         for task in list(self.scan(request.queue)):

@@ -61,7 +61,7 @@ def answered(folder: Path) -> int:
 
 
 def cuts(notes: Sequence[Change], number: int, rng: random.Random, after: int = 0) -> list[int]:
-    """Return after how many changes to cut the power: two thirds of them just after an answer."""
+    """Return the numbers of changes at which to cut the power: two thirds right after an answer."""
     answers = [place for place in range(after, len(notes)) if b'"outcome": "ok"' in notes[place].data]
     at_answers = [1 + place for place in rng.sample(answers, min(number - number // 3, len(answers)))]
     return sorted({*at_answers, *rng.sample(range(after + 1, len(notes)), number - len(at_answers))})
@@ -261,7 +261,7 @@ class Powered(Server):
 
     @property
     def actors(self) -> Path:
-        """The folder of the actors' journals, so that one order holds for them and for the server's files."""
+        """The folder of the actors' journals, ordered together with the server's files."""
         return self.folder / "actors"
 
     @property

@@ -34,13 +34,13 @@ IS_LONG: Final = "FRESHQ_SOAK_SECONDS" in os.environ
 SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "2"))
 SOAK_CALLS: Final = float(os.environ.get("FRESHQ_SOAK_CALLS", math.inf))
 ACTORS: Final = 4
-# Of processes on a busy machine, which import everything first; the long form has a store on a disk.
+# For processes that first import everything on a busy machine; the long form has a store on a disk.
 START_SECONDS: Final = 300.0 if IS_LONG else 120.0
 PAUSE_SECONDS: Final = 0.5
 # Calls between two bad things in the long form: on a slow store the actors would do little else than recover.
 CALLS_BETWEEN: Final = 100 if IS_LONG else 0
 SEED: Final = 20_260_000
-# Longer than a hundred claims take on a busy machine.
+# If shorter, leases would expire during a hundred claims on a busy machine.
 DRAIN_LEASE_SECONDS: Final = 60.0
 # DynamoDB Local is slow on a disk.
 ON_DISK_ANSWER_SECONDS: Final = 4.0

@@ -27,11 +27,11 @@ from tests.support.readings import within_seconds
 
 ACTORS: Final = 4
 SEED: Final = 20_290_000
-# Seconds between two steps, and the longest of them: between them the processes act.
+# Shortest and longest time between two steps, in which the processes act.
 STEP_SECONDS: Final = 0.5
 LONGEST_STEP_SECONDS: Final = 86_400
 START_SECONDS: Final = 120.0
-# Calls of each process that are answered at least.
+# Minimum number of answered calls of each process.
 CALLS: Final = 40
 
 

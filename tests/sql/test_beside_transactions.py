@@ -79,7 +79,7 @@ def here(names: list[int]) -> list[int]:
 
 
 def expire_everything(queue: Queue, clock: Clock) -> None:
-    """Let the options, the flow counts, the clock of the database and the counts of waiting tasks be due."""
+    """Make the options, flow counts, database clock and counts of waiting tasks due for a refresh."""
     clock.advance(LATER_SECONDS)
     core_of(queue).options.check_at = 0.0
     if hasattr(core_of(queue)._clock, "_measure_at"):
@@ -143,7 +143,7 @@ def test_counts_that_a_transaction_keeps_from_being_written_are_written_after_it
             queue.put(number, connection=connection)
             clock.advance(10)
         assert within_seconds(PATIENCE_SECONDS, lambda: bool(tries))
-        # Beside it, this thread can read, although another one tries to write.
+        # This thread can read beside it, although another thread tries to write.
         assert queue.get("no such task") is None
     assert within_seconds(PATIENCE_SECONDS, lambda: core_of(observer).meter.flow(clock.now).offered > 0)
 

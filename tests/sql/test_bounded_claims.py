@@ -106,7 +106,7 @@ def test_an_empty_claim_after_many_groups_sends_few_statements(queue: Queue) -> 
     assert len(statements) <= 2 * 10
 
 
-# Each order, and a step between stale tasks that puts them before the live one.
+# Each order, with the distance of stale tasks that puts them before the live task.
 ORDERS: Final = [(Order.LIFO, 1), (Order.FIFO, -1)]
 
 
@@ -143,7 +143,7 @@ def test_a_claim_looks_at_a_bounded_number_of_stale_rows(
     clock.advance(10)
     before = rows_read(postgres_engine)
     assert queue.claim() == []
-    # More than twice, as index entries of changed rows stay until the next VACUUM.
+    # More than twice, because index entries of changed rows stay until the next VACUUM.
     assert rows_read(postgres_engine) - before <= 5 * (LOOKED_ROWS + STALE_ROWS)
     before = rows_read(postgres_engine)
     queue.stats(approximate=True)

@@ -49,7 +49,7 @@ def put_all(queue: Queue, count: int = PUTS) -> None:
 
 
 def check(file: Path, tasks: int, table: str = "tasks") -> None:
-    """Check that a sound file has so many rows."""
+    """Check that the file is sound and has this number of rows."""
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (tasks,)
@@ -64,7 +64,7 @@ def keep_putting(queue: Queue) -> None:
 
 
 def keep(_queue: Queue) -> None:
-    """Leave the queue as it is."""
+    """Do not touch the queue."""
 
 
 @pytest.mark.parametrize("parent", [close, keep_putting, keep])

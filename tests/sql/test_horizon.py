@@ -21,7 +21,7 @@ from tests.support.statements import database_of
 FINISHED: Final = 3_000
 ROUND: Final = 25
 ROUND_SECONDS: Final = 0.05
-# Fewer than for users, so that a test needs few transactions.
+# Lower than the default, so that a test needs few transactions.
 OLD_TRANSACTIONS: Final = 100
 BACKLOG: Final = 100
 PLAN: Final = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, COSTS OFF, FORMAT JSON)"
@@ -41,14 +41,14 @@ def snapshot(postgres_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> Ite
     with apart.connect() as connection:
         connection.execute(sa.text("SELECT count(*) FROM tasks"))
         yield
-    # Or the next tests would begin with what this one left.
+    # Otherwise the next tests would start with its remains.
     with apart.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(sa.text("DELETE FROM tasks"))
         connection.execute(sa.text("VACUUM tasks"))
 
 
 def opened(store: StoreUnderTest, **options: Any) -> Queue:
-    """Return a queue whose process's clock is the tests', as another process would have it."""
+    """Return the queue of another process, with the clock of the tests."""
     queue = store.queue(max_age_seconds=86_400, lease_seconds=3_600, **options)
     horizon_of(queue).monotonic = store.clock
     return queue

@@ -15,7 +15,7 @@ from freshq.model.lifecycle import Settlement
 from tests.support.readings import counts, known
 from tests.support.statements import database_of
 
-# Nobody waits so long for a refusal.
+# A refusal comes much earlier.
 WAITS: Any = {"answer_timeout_seconds": 600.0, "lock_timeout_seconds": 600.0}
 WRITES: dict[str, Callable[[Queue, Claim], object]] = {
     "put": lambda queue, _: queue.put("new"),

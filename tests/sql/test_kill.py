@@ -67,7 +67,7 @@ def test_every_task_is_done_once_however_many_workers_die(tables: sa.Engine, pos
     assert counts(queue.stats()) == {"success": number_of_tasks}
     results = Counter(task.result for task in tasks)
     assert results.keys() == {"by lease", "by transaction"}
-    # The effect of each transaction that settled its task is there, and of none that did not.
+    # Exactly the transactions that settled their tasks have left effects.
     assert written(tables) == sorted(task.task_id for task in tasks if task.result == "by transaction")
 
 

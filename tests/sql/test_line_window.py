@@ -1,4 +1,4 @@
-"""A claim looks at a bounded number of lines, however many groups wait."""
+"""A claim reads a bounded number of lines, even if very many groups wait."""
 
 import pytest
 

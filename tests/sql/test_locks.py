@@ -17,7 +17,7 @@ from tests.conftest import Clock
 from tests.support.readings import counts
 
 SERVERS: Final = ("postgres", "mariadb")
-# Most of the table, so that MariaDB would rather read all of it than look for each id.
+# Most of the table, so that MariaDB prefers a full scan to a lookup of each id.
 MANY: Final = 60
 LEASE_SECONDS: Final = 30.0
 RETENTION_SECONDS: Final = 100.0

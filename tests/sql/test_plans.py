@@ -14,7 +14,7 @@ from tests.support.readings import counts
 
 TABLE: Final = "planned"
 FINISHED: Final = 16_000
-# More than the driver and the server need to keep a plan.
+# If fewer, driver and server would not yet keep a plan.
 OFTEN: Final = 20
 FAR_US: Final = 2_000_000_000_000_000
 
@@ -29,7 +29,7 @@ def apart(postgres_server: Server) -> sa.Engine:
 
 @pytest.fixture
 def queue(postgres_server: Server, apart: sa.Engine) -> Iterator[Queue]:
-    """Return a queue on a table that nobody will analyse any more."""
+    """Return a queue on a table that will not be analysed again."""
     queue = Queue.sql(postgres_server.url, TABLE)
     queue.create_table()
     with apart.begin() as connection:

@@ -55,7 +55,7 @@ def role(engine: sa.Engine, setting: str) -> Iterator[str]:
 
 
 def live(queue: Queue) -> None:
-    """Put, claim and settle tasks, whatever their text."""
+    """Put, claim and settle tasks with any text."""
     queue.put({"text": ODD}, task_id=ODD, group=ODD)
     queue.put_many([{"payload": number, "task_id": str(number)} for number in range(5)])
     claims = queue.claim(6)
@@ -87,7 +87,7 @@ def test_a_refusal_names_the_setting(postgres_engine: sa.Engine, setting: str) -
 
 
 def test_row_security_is_refused(postgres_engine: sa.Engine) -> None:
-    """A policy would hide tasks, so that nobody ever claimed them."""
+    """A policy would hide tasks, so that they would never be claimed."""
     apart = sa.create_engine(postgres_engine.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with apart.connect() as connection:
         for statement in (

@@ -46,7 +46,7 @@ from tests.support.verbs import VERBS, prepared
 Meanwhile = Callable[[Callable[[], object]], None]
 
 TABLE: Final = "some_tasks"
-# Longer than a test may take.
+# If shorter, it would end during a slow test.
 NEVER_SECONDS: Final = 3600.0
 
 

@@ -1,4 +1,4 @@
-"""Waking processes of a SQL database. A store that shares no signals stands for another process."""
+"""Waking processes of a SQL database. A store without shared signals acts as another process."""
 
 import asyncio
 import math
@@ -230,7 +230,7 @@ def test_every_database_wakes_a_worker_of_another_process(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, starts = Queue(SqlStore(engine)), SimpleQueue[object]()
-    monkeypatch.setattr(wakes, "_BY_PLACE", {})  # so that the next store knows nothing of this one
+    monkeypatch.setattr(wakes, "_BY_PLACE", {})  # so that the next store shares nothing with this one
     other = Queue(SqlStore(engine))
     worker = Worker(queue, lambda task: starts.put(task.payload), poll_seconds=NEVER_SECONDS)
     thread = threading.Thread(target=worker.run)

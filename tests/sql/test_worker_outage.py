@@ -69,5 +69,5 @@ def test_a_worker_outlives_its_database(server: Postgres) -> None:
     (report,) = reports
     assert report.outcomes[Outcome.SUCCEEDED] == TASKS
     assert report.outcomes[Outcome.FAILED] == report.outcomes[Outcome.RETRIED] == 0
-    # Only a claim whose reply the outage took is repeated after its lease, and it never started before.
+    # Only tasks whose claim lost its reply return after their leases, and they never started before.
     assert set(starts.values()) == {1}

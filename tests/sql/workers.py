@@ -24,7 +24,7 @@ CONTEXT: Final = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.sql.workers"])
 # For the workers only: the process that puts the tasks names no lease.
 OPTIONS: Final[QueueOptions] = {"lease_seconds": LEASE_SECONDS, "max_attempts": 1000, "override": True}
-# Such short leases would have short timeouts, which a busy machine exceeds; a worker would end by that.
+# By default such short leases mean short timeouts, at which workers on a busy machine would end.
 LIMITS: Final[Any] = {
     "connect_timeout_seconds": PATIENCE_SECONDS,
     "answer_timeout_seconds": PATIENCE_SECONDS,

@@ -18,6 +18,6 @@ class Ahead:
         return self.began + self.seconds
 
     def lead(self, patch: pytest.MonkeyPatch) -> None:
-        """Have all tables that are opened from now on, and the slots of passes, go by this clock."""
+        """Make all tables opened from now on, and the slots of passes, use this clock."""
         for module in (passes, part):
             patch.setattr(module, "table_clock", lambda _calls: self.now)

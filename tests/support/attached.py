@@ -57,7 +57,7 @@ class Shipments:
         return tuple((part.name, part.attribute_type, role) for part, role in parts)
 
     def create_attached(self, index_options: Any = (), **how: Any) -> None:
-        """Make a table as it is once it was attached, which takes DynamoDB Local two seconds."""
+        """Make an attached table directly; attaching takes DynamoDB Local two seconds."""
         attachment = Attachment(self.table, self.key, **how)
         on_demand = {"BillingModeSummary": {"BillingMode": "PAY_PER_REQUEST"}}
         keys: Any = self._keys()

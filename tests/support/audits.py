@@ -169,7 +169,7 @@ class Audit:
                 yield f"{task_id} is held again by {by} under a lease that ended"
 
     def _may_count(self, before: Task, after: Task) -> bool:
-        """Return whether a change of a task may change its attempts as it does."""
+        """Return whether a change of a task changes its attempts correctly."""
         change = after.attempts - before.attempts
         if after.attempts > self.scenario.options.get("max_attempts", MAX_ATTEMPTS):
             return False
@@ -193,7 +193,7 @@ class Audit:
             yield f"{task_id} became {after.status} by {by} while {holder} held it"
 
     def drain(self, queue: Queue) -> None:
-        """Bring in everything as one process that is left alone; note what stays behind."""
+        """Finish all tasks as the only process; note tasks that stay behind."""
         for seconds in DRAINED_SECONDS:
             self.now_seconds += seconds
             queue.admin.recover()
@@ -227,7 +227,7 @@ class Audit:
     # Resources.
 
     def hand_over(self, match: Match) -> None:
-        """Note a match that an actor got; nobody else may hold its resource."""
+        """Note a match that an actor got; no other actor may hold its resource."""
         until = inf if match.lease_until is None else match.lease_until
         token, other_until = self.matches.get(match.resource_id, (match.token, 0.0))
         if token != match.token and min(until, other_until) > self.now_seconds:

@@ -49,11 +49,11 @@ class AwsStub:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def fail(self, operation: str, fault: str, times: int = FOR_EVER) -> None:
-        """Have the next requests of an operation fail."""
+        """Make the next requests of an operation fail."""
         self._faults[operation] = [fault] * times
 
     def heal(self) -> None:
-        """Have no further request fail."""
+        """Stop failing requests."""
         self._faults.clear()
 
     def respond(self, target: str, body: bytes) -> tuple[int, str] | None:

@@ -1,7 +1,7 @@
 """The functions in this process, joined as the template joins them, on DynamoDB Local and stubs of the rest.
 
 An invocation runs in a thread with clients of its own. It can die: at a call of the SDK it stops permanently,
-with all its threads, like a killed process. Nothing of it runs on to tidy up.
+with all its threads, like a killed process. None of its threads continues to clean up.
 """
 
 import json

@@ -15,7 +15,7 @@ class DyingDriver:
 
     Attributes:
         calls: How many there were.
-        dies_at: The number of the first call that fails; None: none does.
+        dies_at: The number of the first call that fails; None: no call fails.
     """
 
     def __init__(self, engine: sa.Engine, patch: pytest.MonkeyPatch) -> None:

@@ -339,8 +339,8 @@ class Interleaving(Audit):
 
         Args:
             until: Go on at this time, in seconds.
-            is_called: Or as soon as this is true.
-            call: The call that this actor makes then; empty for none.
+            is_called: Return as soon as this is true.
+            call: The call that this actor makes next; empty for none.
         """
         if getcurrent() is self.main:
             self.now_seconds = max(self.now_seconds + CALL_SECONDS, until)
@@ -397,7 +397,7 @@ class Interleaving(Audit):
         self.acting, self.is_late = WORLD, False
 
     def _drain(self) -> None:
-        """Let one process that is left alone bring in everything; note what stays behind."""
+        """Let a single process finish all tasks; note tasks that stay behind."""
         self.acting = "drain"
         try:
             self.scenario.drain(self)
@@ -478,7 +478,7 @@ class _World:
         return Queue(self.store(name, of), **options | self._run.scenario.options | named)
 
     def desk(self, name: str) -> MatchQueue:
-        """Return a queue of resources as a process of this name has it."""
+        """Return the queue of resources of the process with this name."""
         return MatchQueue(self.match_store(name), lease_seconds=LEASE_SECONDS, clock=self._run.now)
 
 
@@ -511,7 +511,7 @@ class InMemory(_World):
 
 
 class _Switching:
-    """A store in memory as one actor sees it. It has no network: only what is named loses replies."""
+    """A view of a store in memory for one actor. It has no network: only what is named loses replies."""
 
     def __init__(self, run: Interleaving, store: Any) -> None:
         self._run, self._store = run, store

@@ -1,6 +1,6 @@
 """Fails a test that leaves a thread of freshq behind, or during which a line of the log could not be written.
 
-Such a thread works, and logs, while other tests run: into streams that are closed by then.
+Such a thread would work and log during other tests, into streams that are already closed.
 """
 
 import logging

@@ -175,7 +175,7 @@ class Disk:
         _named(self._names, names)
 
     def _last(self, is_lasting: Callable[[dict[str, _File | None]], bool]) -> None:
-        """Make changes of names last, and with them all before them."""
+        """Make changes of names durable, with all earlier changes."""
         lasting = [place for place, names in enumerate(self._since, start=1) if is_lasting(names)]
         until = max(lasting, default=0)
         for names in self._since[:until]:

@@ -2,5 +2,5 @@
 
 from typing import Final
 
-# Nothing takes as long, unless it never happens: a busy machine may stall a thread for many seconds.
+# If shorter, a busy machine, which may stall a thread for many seconds, would fail tests.
 PATIENCE_SECONDS: Final = 60.0

@@ -37,7 +37,7 @@ class Request:
     """One action on one resource, with what conditions compare.
 
     Attributes:
-        action: Such as dynamodb:GetItem.
+        action: The action, such as dynamodb:GetItem.
         resource: An ARN.
         leading_keys: Hash keys of the items.
         attributes: Attributes that the request names.

@@ -1,7 +1,7 @@
 """Bugs that the schedules must find: guards of the code, each taken out as somebody would by hand.
 
-A guard is named by the function or the constant that has it, with the text to replace. So a test fails when
-the code no longer has the text, and the guard is to be found again.
+A guard is named by the function or the constant that has it, with the text to replace. So a test fails if the
+code no longer has the text; then find the guard in the new code.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Unversioned(Guard):
 
 
 class Forgetful(Interval):
-    """A wait for what comes after the look."""
+    """A wait for changes after the look."""
 
     def __init__(self, seconds: float, signal: Signal, _seen: int) -> None:
         super().__init__(seconds, signal, signal.count)

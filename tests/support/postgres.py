@@ -28,7 +28,7 @@ def need_postgres() -> None:
 
 
 def kill_all(server: Server) -> None:
-    """Kill the processes of a server, all of them."""
+    """Kill all processes of a server."""
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
     processes = [server.pid, *map(int, children)]
     for process in processes:

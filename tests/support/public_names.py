@@ -15,7 +15,7 @@ ROOMS = ("errors", "feeds", "matching", "model", "policy", "queue", "stores", "t
 
 @cache
 def exported() -> dict[str, Any]:
-    """Return what each public name of `freshq` stands for, by its full name: the root's and the rooms'."""
+    """Return the object of each public name of `freshq` and its rooms, by full name."""
     modules = [import_module(name) for name in ("freshq", *(f"freshq.{room}" for room in ROOMS))]
     return {f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in dir(module)}
 

@@ -1,4 +1,4 @@
-"""Expect that a wrong argument is refused by its name, whatever else the message says."""
+"""Expect an error that names the wrong argument, with any further text."""
 
 import re
 from collections.abc import Iterator

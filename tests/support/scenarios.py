@@ -169,7 +169,7 @@ def puts_over(run: Interleaving) -> None:
 
 
 def a_waiter(run: Interleaving) -> None:
-    """Put tasks for somebody who waits for them."""
+    """Put tasks for an actor who waits for them."""
     run.add("producer", producer(3, rest_seconds=2))
     run.add("waiter", waiter(4))
 

@@ -36,7 +36,7 @@ class SparkCluster:
         Args:
             folder: The folder for all files.
             workers: How many, of one core each.
-            memory: Of each worker, as Spark writes it.
+            memory: Memory of each worker, in Spark's notation.
         """
         self.master = ""
         self._folder = folder
@@ -93,7 +93,7 @@ class SparkCluster:
         """Return the result of a `spark-submit` with this master.
 
         Args:
-            arguments: All that comes after `--master`.
+            arguments: All arguments after `--master`.
             seconds: How long it may take.
         """
         command = [str(SPARK / "bin/spark-submit"), "--master", self.master, *arguments]

@@ -89,7 +89,7 @@ def multiply(engine: sa.Engine, task_id: str, count: int, step_us: int = 1) -> N
 
 
 def vacuum(engine: sa.Engine) -> None:
-    """Have PostgreSQL remove what earlier tests deleted."""
+    """Make PostgreSQL remove the rows that earlier tests deleted."""
     apart = sa.create_engine(engine.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with apart.connect() as connection:
         connection.execute(sa.text("VACUUM ANALYZE tasks"))

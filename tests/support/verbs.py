@@ -1,4 +1,4 @@
-"""Every verb of a queue, for tests of what holds for all of them."""
+"""Every verb of a queue, for tests of rules that hold for all verbs."""
 
 from collections.abc import Callable
 from typing import Final

@@ -87,7 +87,7 @@ def lease_of(queue: Queue, task_id: str = "a") -> float:
 
 
 def name_in_every_record(patch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    """Have the log's record factory, as an application's own may, set a field of every record."""
+    """Set a field of every log record by the record factory, as an application may."""
     make = logging.getLogRecordFactory()
 
     def with_own(*args: Any, **kwargs: Any) -> logging.LogRecord:

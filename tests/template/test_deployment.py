@@ -12,7 +12,7 @@ from samtranslator.yaml_helper import yaml_parse
 
 from tests.template.test_template import FUNCTIONS, HOOK, PROJECT, TEMPLATE, NoManagedPolicies, source
 
-# Resources that the embedded emulator's CloudFormation does not have, as tried.
+# Resources that the embedded emulator's CloudFormation lacks, found by trying.
 NOT_IN_THE_EMULATOR = ("AWS::Logs::QueryDefinition", "AWS::Budgets::Budget")
 
 OF_NEW_VERSIONS = [f"New{function}FailsAlarm" for function in FUNCTIONS if function != "Archive"]

@@ -1,4 +1,4 @@
-"""Every parameter at its longest still deploys."""
+"""The template deploys with the longest value of every parameter."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ MOST_ENVIRONMENT = 4096
 STACK_NAME = 128
 # A topic's ARN with its longest name, in the partition with the longest one.
 ARN = len("arn:aws-us-gov:sns:us-gov-west-1:123456789012:") + 256
-# Of a generated name: the stack's, the logical id and a random part.
+# Limits of a generated name, which has the stack's name, the logical id and a random part.
 NAME = STACK_NAME + 64
 VERSION_NUMBER = len("999999")
 PSEUDO = {"AWS::StackName": STACK_NAME, "AWS::Region": 20}

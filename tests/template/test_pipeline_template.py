@@ -20,7 +20,7 @@ TEMPLATE = PROJECT / "pipeline" / "template.yaml"
 
 @cache
 def source() -> dict[str, Any]:
-    """Return the template as it is written."""
+    """Return the untransformed template."""
     parsed: dict[str, Any] = yaml_parse(TEMPLATE.read_text("utf-8"))
     return parsed
 
@@ -255,7 +255,7 @@ class TestSchedule:
             f"spark.archives=s3://own/{emr.JOB}/{emr.ARCHIVE}#environment" in driver["SparkSubmitParameters"]
         )
         assert told["ExecutionTimeoutMinutes"] == 120
-        # One run, however often the scheduler tries.
+        # One run, even if the scheduler tries several times.
         assert told["ClientToken"] == "<aws.scheduler.execution-id>"
         assert {"ApplicationId", "ExecutionRoleArn"} <= told.keys()
 

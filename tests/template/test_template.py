@@ -33,7 +33,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 TEMPLATE = PROJECT / "template.yaml"
 READ_BY_OBSERVABILITY = {"FRESHQ_STACK"}
 FUNCTIONS = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
-HOOK = "CodeDeployHook"  # has no part in the work
+HOOK = "CodeDeployHook"  # takes no part in the work
 
 
 class NoManagedPolicies(ManagedPolicyLoader):  # type: ignore[misc]  # samtranslator has no types
@@ -48,7 +48,7 @@ class NoManagedPolicies(ManagedPolicyLoader):  # type: ignore[misc]  # samtransl
 
 @cache
 def source() -> dict[str, Any]:
-    """Return the template as it is written."""
+    """Return the untransformed template."""
     parsed: dict[str, Any] = yaml_parse(TEMPLATE.read_text("utf-8"))
     return parsed
 
@@ -261,7 +261,7 @@ class TestStream:
         ]
         assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
         assert mapping["DestinationConfig"]["OnFailure"]["Destination"]
-        # As long as the stream has it.
+        # As long as the stream keeps it.
         assert ("MaximumRecordAgeInSeconds" in mapping, mapping["MaximumRetryAttempts"]) == (False, -1)
 
     def test_the_archive_is_there_on_request_only(self) -> None:

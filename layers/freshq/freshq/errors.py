@@ -23,7 +23,7 @@ _AT: Final = re.compile("@|%40")
 _PASSWORD_OPTION: Final = re.compile(
     r"((?:pass|pwd|secret|token|credential)\w*['\"]?\s*(?:=|:|%3d)).*", re.DOTALL | re.IGNORECASE
 )
-# Not the address of a mail, which is a good id.
+# Does not match mail addresses, which are good ids.
 _MAY_BE_ADDRESS: Final = re.compile(rf"://|[^\w.+-].*@|{_PASSWORD_OPTION.pattern}", re.DOTALL | re.IGNORECASE)
 # What to do about an address that a character of its user or password ended too early.
 ENCODED: Final = (
@@ -32,7 +32,7 @@ ENCODED: Final = (
 
 
 def without_secrets(address: str) -> str:
-    """Return an address, even a malformed one, without what may be a secret or the tail of one.
+    """Return an address, even a malformed one, without any part that may belong to a secret.
 
     That is everything before the last "@", except the scheme, and everything after the name of an option for
     a password: a character that was not encoded may have ended a password too early.

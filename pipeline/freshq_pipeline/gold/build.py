@@ -372,7 +372,7 @@ def _touch(hours: list[Hour], day: int) -> bool:
 
 def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) -> None:
     """Write all tables except `tasks`."""
-    # Tasks of other hours matter to none of these minutes.
+    # Tasks of other hours do not affect these minutes.
     here = every.where(in_hours(F.col("created_ms"), run.opened.tasks, HOUR_MS))
     by_minute = minutes(on_clock, here, run.as_of_us, run.opened.clock)
     by_minute = by_minute.withColumn("day", date_of(F.col("minute_ms") * 1000))
@@ -398,7 +398,7 @@ def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) 
     run.write_small("ledger", ledger(fates))
     run.write_small("groups", groups(fates))
     run.write_small("workers", workers(scan_totals(run.out, drafts, WORKERS).to_batches()))
-    # As many as there are tasks, if a queue's clock or archive was wrong.
+    # There may be as many as tasks, if a queue's clock or archive was wrong.
     run.write_batches("violations", scan_totals(run.out, drafts, VIOLATIONS).to_batches())
 
 

@@ -117,7 +117,7 @@ def chunks(claims: DataFrame, waits: DataFrame, chunk_us: int = CHUNK_US, *, man
 
 
 def _covering(claims: DataFrame, spans: DataFrame, chunk_us: int) -> DataFrame:
-    """Return a wait for each chunk with claims that other waits cover as a whole, of their newest task.
+    """Return the wait of the newest task that covers a whole chunk, for each chunk with claims.
 
     Args:
         claims: Claims with their `chunk`.
@@ -218,8 +218,8 @@ def out_of_turn(
     A wait lasts from after `since_us` to before `until_us`. All times are whole microseconds.
 
     Sorted by time, the claims during a wait are adjacent. As in a sparse table, each wait is recorded in two
-    overlapping runs of adjacent claims whose length is a power of two. Then longer runs pass their maximum
-    down to shorter ones.
+    overlapping runs of adjacent claims whose length is a power of two. Then each longer run passes its
+    maximum down to the shorter runs in it.
 
     Args:
         claimed_us: Time of each claim.

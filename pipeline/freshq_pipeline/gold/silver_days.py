@@ -83,7 +83,7 @@ def partitions_for(
     """Return the number of partitions with which a core can sort the tasks of the given hours in memory."""
     size_bytes = sum(days[day].silver_bytes(hours) for day in chosen)
     at_once = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    # A multiple of the cores, so that none is idle in the last round.
+    # A multiple of the cores, so that no core is idle in the last round.
     return at_once * max(1, ceil(size_bytes / PARTITION_BYTES / at_once))
 
 

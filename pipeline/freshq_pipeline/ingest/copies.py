@@ -1,7 +1,7 @@
 """Decide which files Spark reads directly, and copy the records of all other files, with line numbers.
 
 Spark's readers go by the names of files, read only the first record of a line, and give up at a damaged byte.
-So Spark reads only files directly for which this makes no difference. Of all other files they read copies,
+So Spark reads only files directly for which this makes no difference. Of all other files Spark reads copies,
 which have one record per line.
 """
 
@@ -68,7 +68,7 @@ def prepare(
     out: Folder,
     copies: str,
 ) -> list[Prepared]:
-    """Return the files as Spark is to read them, and write the copies of those that need one.
+    """Write the copies of files that need one; return the files for Spark to read.
 
     Args:
         spark: The session.
@@ -104,7 +104,7 @@ def _prepared(events: Folder, form: Format | None, out: Folder, copies: str, gro
 
 
 def _regular_digest(events: Folder, path: str, size_bytes: int, form: Format) -> str | None:
-    """Return the digest of a file that Spark's reader of JSON lines reads as it should be read; else None."""
+    """Return the digest of a file if Spark's reader of JSON lines reads it correctly; otherwise None."""
     if form is Format.LANDED:
         return None  # Arrow reads regular files of this format
     try:

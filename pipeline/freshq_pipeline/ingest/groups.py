@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # A number, and the paths and sizes of its files.
 Group = tuple[int, list[tuple[str, int]]]
-# With several groups per core, none waits long for the last one.
+# With several groups per core, no core is idle for long at the end.
 GROUPS_PER_CORE: Final = 2
 # Up to this size of uncompressed records, reading them here takes no longer than starting Python workers.
 HERE_BYTES: Final = 128 << 20

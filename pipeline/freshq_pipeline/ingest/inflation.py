@@ -24,7 +24,7 @@ CODEC_SUFFIXES: Final = (GZIP_SUFFIX, ".bz2", ".deflate", ".lz4", ".snappy", ".z
 CHUNK_BYTES: Final = 1 << 20
 # Recorded events inflate about elevenfold.
 MAX_INFLATION: Final = 100
-# Files that inflate to no more than this are read whatever their ratio.
+# Files that inflate to at most this size are read at any ratio.
 HARMLESS_BYTES: Final = 64 << 20
 # Tools may compress a compressed file again by accident; more levels are an attack.
 _MAX_LAYERS: Final = 3

@@ -83,8 +83,8 @@ class Lines:
     def of(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
         """Yield the lines of a file with their numbers, the last one even if it does not end.
 
-        A line longer than `MAX_LINE_BYTES` comes in parts, cut between records. Of a record of that length,
-        only the beginning is yielded.
+        A line longer than `MAX_LINE_BYTES` comes in parts, cut between records. If a record is that long,
+        only its beginning is yielded.
         """
         for chunk in chunks:
             data = self._rest + chunk
@@ -141,7 +141,7 @@ def is_regular(block: bytes) -> bool:
 
 
 def _shares_line(block: bytes) -> bool:
-    """Return whether a line has several records, in whatever strings their braces are."""
+    """Return whether a line has several records, ignoring braces in strings."""
     return any(
         b"\n" not in block[found.start() : found.end()] for found in _NEXT_RECORD_BYTES.finditer(block)
     )

@@ -176,7 +176,7 @@ HELD_BYTES: Final = 64 << 20
 # Events arrive roughly in order of time, so most groups of this size cover an hour or two, and a run reads
 # only the groups of its hours.
 ROW_GROUP_ROWS: Final = 1 << 14
-# With several groups per core, none waits long for the last one.
+# With several groups per core, no core is idle for long at the end.
 GROUPS_PER_CORE: Final = 2
 # Columns whose values repeat. Dictionaries of other columns would take longer to write.
 REPEATED: Final = (

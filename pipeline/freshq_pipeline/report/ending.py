@@ -284,7 +284,7 @@ class Ending:
 
     def _checked(self, check: Callable[[dict[str, Any]], Warnings]) -> Warnings:
         found: Warnings = []
-        with self._attempt("a check of them is not made", f"see {self.out.at(SUMMARY)}"):
+        with self._attempt("they cannot be checked", f"see {self.out.at(SUMMARY)}"):
             found.extend(check(self.summary or {}))
         return found
 

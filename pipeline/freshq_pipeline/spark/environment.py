@@ -1,7 +1,7 @@
 """The environment of Java and of Python's workers, which is decided here alone.
 
-Variables for another Spark, Hadoop or Java must not change what the pipeline does. So Java gets the variables
-in a list, and none else.
+Variables for another Spark, Hadoop or Java must not change what the pipeline does. So Java gets only the
+variables in a list.
 """
 
 from __future__ import annotations

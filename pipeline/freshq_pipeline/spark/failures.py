@@ -46,7 +46,7 @@ def innermost_cause(error: BaseException) -> str:
 
 
 def start_failure(log: str) -> str:
-    """Return the reason in the output of Java why it did not start, as one line; empty if there is none.
+    """Return the reason in Java's output for a failed start, as one line; empty if there is none.
 
     It is the last cause of an exception, or else the first line about an error with the next one.
     """

@@ -27,7 +27,7 @@ _LOST_SECONDS: Final = 5
 _INFO: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _PORT: Final = "PYSPARK_GATEWAY_PORT"
 _SECRET: Final = "PYSPARK_GATEWAY_SECRET"  # noqa: S105 - the name of a variable
-# Those that run, for the handler of signals.
+# The running processes, for the handler of signals.
 _RUNNING: Final[list[Java]] = []
 
 

@@ -30,7 +30,7 @@ def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
         yield
     finally:
         for number, earlier in before.items():
-            # None: a handler that Python did not set, and cannot set again.
+            # None: Python did not set this handler, and cannot set it again.
             signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
 
 

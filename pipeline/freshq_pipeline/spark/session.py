@@ -33,7 +33,7 @@ _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]b?", re.IGNORECASE)
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|(spark|k8s)://.+|local-cluster\[.+\]")
 # Settings that the pipeline relies on, embedded and on a cluster.
 _ALWAYS: Final = {
-    # Local paths are local, whatever Hadoop's configuration names.
+    # Local paths stay local, even if Hadoop's configuration names another file system.
     "fs.defaultFS": "file:///",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",  # stream records have userIdentity in two casings
@@ -276,7 +276,7 @@ def _ask_once(spark: SparkSession) -> None:
 
 
 def adapt(spark: SparkSession, tuning: Tuning) -> None:
-    """Give a session the settings of Spark for the size of an input. Those of Java stay as they are."""
+    """Give a session the settings of Spark for the size of an input. Java's loggers are unchanged."""
     every_core = {"spark.sql.shuffle.partitions": str(spark.sparkContext.defaultParallelism)}
     for name, value in (every_core | tuning.spark).items():
         spark.conf.set(name, value)

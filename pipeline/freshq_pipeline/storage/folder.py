@@ -229,7 +229,7 @@ class Folder:
         """Change files: one by one on a disk, several at a time in a bucket, whose answers take longer.
 
         Raises:
-            OSError: If a file could not be changed. Those after it may not be changed either.
+            OSError: If a file could not be changed. The following files may also be unchanged.
         """
         if self.local:
             for file in files:

@@ -33,7 +33,7 @@ def runs_canaries(task: Task) -> None:
 
 
 def run(task: Task) -> None:
-    """Be a runner whose module has a canary, which fails."""
+    """Run tasks, in a module whose canary fails."""
     RUNS.append(task)
 
 

@@ -113,7 +113,7 @@ def test_two_queues_do_not_share_a_metric() -> None:
 def test_the_sweep_says_what_stops_the_work(
     application: Application, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also while nothing waits: the alarm must not depend on the load."""
+    """The metric exists even while nothing waits, so that the alarm does not depend on the load."""
     application.set_switch("stop")
     application.queue.pause()
     application.invoke("sweep", {})

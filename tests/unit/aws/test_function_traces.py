@@ -84,6 +84,6 @@ def test_a_wrong_environment_is_named(application: Application, value: str) -> N
 
 
 def name_bucket(task: Any) -> str:
-    """Be a runner that reads its environment."""
+    """Run a task that reads its environment."""
     del task
     return os.environ["MY_BUCKET"]

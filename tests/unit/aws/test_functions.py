@@ -112,7 +112,7 @@ class TestCreateTasks:
         assert "must be a mapping" in answer["errors"][1]["error"]
 
     def test_it_stops_before_the_timeout_and_says_so(self, application: Application) -> None:
-        """The remaining time shrinks with each reading, whatever the speed of the machine."""
+        """The remaining time shrinks with each reading, independent of the machine's speed."""
         left_ms = iter(range(10_500, 0, -100))
         context = Context()
         context.get_remaining_time_in_millis = lambda: next(left_ms)  # type: ignore[method-assign]
@@ -656,7 +656,7 @@ def test_every_event_file_has_the_expected_result(
 
 
 def busy(task: Any) -> None:
-    """Be a runner without capacity."""
+    """Raise `Busy`, as if there were no capacity."""
     raise Busy(task.task_id)
 
 
@@ -667,7 +667,7 @@ def busy_to_the_end(task: Any) -> None:
 
 
 HANGING: Final = threading.Event()
-# As long as a pass is by default.
+# The default length of a pass.
 PASS_SECONDS: Final = 60.0
 CLOCKS: Final[list[Ahead]] = []
 
@@ -679,13 +679,13 @@ def outlast_the_pass(_task: Any) -> None:
 
 
 def hang(task: Any) -> None:
-    """Be a runner that does not end before the test does."""
+    """Run until the test ends."""
     outlast_the_pass(task)
     assert HANGING.wait(PATIENCE_SECONDS), task
 
 
 def pull_the_switch(task: Any) -> str:
-    """Be a runner during which somebody sets the kill switch, and that leaves older tasks."""
+    """Set the kill switch during the run, and leave older tasks."""
     boto3.client("ssm").put_parameter(Name="/freshq/switch", Value="stop", Type="String", Overwrite=True)
     outlast_the_pass(task)
     if task.payload < 30:
@@ -694,5 +694,5 @@ def pull_the_switch(task: Any) -> str:
 
 
 async def never_awaited(task: Any) -> None:
-    """Be a runner that a worker refuses."""
+    """Take arguments that a worker refuses."""
     del task

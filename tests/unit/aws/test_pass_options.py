@@ -28,7 +28,7 @@ STOPPING: Final = threading.Event()
 
 
 def change_the_options(_task: Any) -> str:
-    """Be a runner whose first run changes the options, and waits until the pass has seen it."""
+    """In the first run, change the options and wait until the pass has noticed."""
     if CHANGES:
         CHANGES.pop()()
         STOPPING.wait(PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""The permissions: each call that the functions make is allowed, and nothing is allowed that none makes.
+"""The permissions: each call of the functions is allowed, and every allowed action is called.
 
 Every call of every function is recorded at the client, under every option of the queue, on DynamoDB Local.
 The emulated AWS in tests/e2e enforces the same policies, but not their conditions on keys.
@@ -60,7 +60,7 @@ PASSES: Final[dict[str, Any]] = {
     "settle_seconds": 2,
     "lease_seconds": 30,
 }
-# Every option that changes which calls are made, a few at a time.
+# All options that change the calls, a few at a time.
 LIMITED: Final = {
     "limit_highest": 3,
     "limit_window_seconds": 0.05,
@@ -94,7 +94,7 @@ OF_LAMBDA: Final = {
 }
 
 
-# Of the workers that die.
+# The lease of the workers that die.
 LEASE_SECONDS: Final = 0.01
 PUSHED_BACK: Final[set[str]] = set()
 
@@ -149,7 +149,7 @@ class Work:
         queue.put(**self.task(payload, **options))
 
     def abandon(self, queue: Queue | AttachedQueue) -> None:
-        """Have a worker die that holds the only task of a group."""
+        """Let a worker die while it holds the only task of a group."""
         self.put(queue, "orphan", group=uuid.uuid4().hex, priority=9)
         queue.claim(3, lease_seconds=LEASE_SECONDS)
         self.put(queue, "due", group=uuid.uuid4().hex, delay_seconds=LEASE_SECONDS)

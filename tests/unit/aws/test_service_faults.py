@@ -23,7 +23,7 @@ from tests.template.test_template import source
 FAULTS: Final = [THROTTLED, BROKEN]
 # Requests of one call of the SDK.
 TRIES: Final = 3
-# As the standard mode of the SDK: at most 1 s before the second try, 2 s before the third.
+# The SDK's standard mode: at most 1 s before the second try, 2 s before the third.
 BACKOFF_SECONDS: Final = (0, 0, 1, 3)
 
 
@@ -232,7 +232,7 @@ class TestSilence:
 
 
 def give_up_soon(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the clients of one service wait for an answer for a moment only."""
+    """Shorten the timeouts of one service's clients."""
     create = Session.create_client
 
     def impatient(session: Session, name: str, **options: Any) -> Any:

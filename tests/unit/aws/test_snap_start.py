@@ -1,4 +1,4 @@
-"""Environments that Lambda restores from one snapshot: forks of an initialized function stand for them."""
+"""Environments restored from one snapshot, simulated by forks of an initialized function."""
 
 import json
 import os

@@ -17,7 +17,7 @@ RUNNER = "def run(task): ..."
 
 @pytest.mark.parametrize("name", ["queue", "json", "typing", "pathlib", "platform", "secrets", "logging"])
 def test_the_first_call_names_the_file(tmp_path: Path, name: str) -> None:
-    """As Lambda imports a handler: the function's files come first, then the layer."""
+    """Import a handler like Lambda: the function's files first, then the layer."""
     (tmp_path / f"{name}.py").write_text(RUNNER)
     shutil.copy(PROJECT / "functions" / "process_tasks" / "app.py", tmp_path)
     loaded = "import json, logging, typing, functools"  # by the runtime
@@ -50,7 +50,7 @@ def test_our_own_functions_hide_nothing() -> None:
 
 
 def test_the_build_names_the_file(tmp_path: Path) -> None:
-    """As `sam build` calls it: in a copy of the layer's folder, with the original Makefile."""
+    """Run it like `sam build`: in a copy of the layer's folder, with the original Makefile."""
     make = shutil.which("make")
     assert make is not None
     shutil.copytree(PROJECT / "functions", tmp_path / "functions")

@@ -24,7 +24,7 @@ RAN: Final[list[str]] = []
 
 
 def run(task: Any) -> str:
-    """Be a runner whose first runs, of all invocations, wait for each other."""
+    """In the first runs of all invocations, wait for each other."""
     (meeting,), (numbers,) = MEETINGS, NUMBERS
     if next(numbers) < meeting.parties:
         meeting.wait(PATIENCE_SECONDS)

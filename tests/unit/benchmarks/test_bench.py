@@ -201,7 +201,7 @@ def test_connections_have_a_row_only_if_they_were_counted() -> None:
 
 
 def test_overload_is_judged_close_to_the_capacity_too() -> None:
-    """A share below the aim is bold at 1.1 times the capacity; so is an order that does not recover."""
+    """At 1.1 times the capacity, shares below the aim and orders that do not recover are bold."""
     found = figures.figures_of("overload")
     for one in found["by_load"]:
         one["mean"] = 0.95 if one["load"] == 1.1 else 0.999

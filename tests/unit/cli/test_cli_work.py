@@ -504,7 +504,7 @@ class TestReports:
         lines.event("started")
         lines.event("draining")
         lines.status([process_status()])
-        assert pipe.tries == 2  # nobody reads a third line
+        assert pipe.tries == 2  # no third line is read
 
     def test_the_status_is_printed_from_time_to_time(self) -> None:
         stream = io.StringIO()

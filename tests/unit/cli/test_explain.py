@@ -58,7 +58,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("queue", ["memory://", "here"])
 def test_an_error_on_a_terminal_names_its_code(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong argument has none: its line says all."""
+    """A wrong argument has no explanation: its message says all."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with pytest.raises(SystemExit):

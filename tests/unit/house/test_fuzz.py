@@ -1,4 +1,4 @@
-"""Handlers and parsers under inputs that nobody thought of.
+"""Handlers and parsers under random inputs.
 
 Only documented errors come out, each one bounded line without a payload, and nothing is written on refusal.
 `make test` tries a few inputs, the same each time. `make soak` sets FRESHQ_FUZZ_EXAMPLES, the number of
@@ -129,7 +129,7 @@ def events_of(function: str) -> list[Any]:
 
 
 def refused(call: Callable[[], object], *errors: type[Exception]) -> bool:
-    """Return whether a call was refused, as it may be: by one line that is bounded and has no payload."""
+    """Return whether a call was refused correctly: by one bounded line without a payload."""
     allowed: tuple[type[Exception], ...] = (ValueError, *errors)
     try:
         call()
@@ -434,7 +434,7 @@ COMMANDS: Final = [
     "dlq ls --limit ?",
     "? ?",
 ]
-# Of Typer's own, in a box.
+# Typer's own messages, in a box.
 LONGEST_USAGE_CHARS: Final = 2_000
 
 

@@ -94,7 +94,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
 
 class Watched(list[Any]):
-    """Counts how often somebody looks inside one."""
+    """A mapping that counts reads of its contents."""
 
     looks = 0
 

@@ -149,7 +149,7 @@ def test_concurrent_first_puts_build_the_validator_once(monkeypatch: pytest.Monk
             else:
                 second = pool.submit(parse_new_task, {"payload": "second"})
                 pending.append(second)
-                second_entered.wait(timeout=0.2)  # in vain, if the second put waits for this build
+                second_entered.wait(timeout=0.2)  # times out if the second put waits for this build
             return handler(source)
 
     pending: list[Future[NewTask]] = []

@@ -1,4 +1,4 @@
-"""A copy of a task stands for it in its run."""
+"""A copy of a task can act for the task in its run."""
 
 from freshq.model.task import handle_of, keep_clock, keep_run
 from freshq.testing import make_task

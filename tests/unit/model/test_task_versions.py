@@ -67,7 +67,7 @@ def test_a_moved_deadline_is_at_a_whole_microsecond(clock: Clock, queue: Queue) 
     clock.now = START + 0.000_548
     queue.put("work", task_id="a")
     clock.now = START + 5.000_028
-    # Unrounded, the sum of these is a tenth of a microsecond later.
+    # Without rounding, their sum is a tenth of a microsecond later.
     for deadline in (START + 65.000_028, START + 65.000_029):
         queue.redrive(["a"], as_new=True)
         assert known(queue, "a").deadline == deadline

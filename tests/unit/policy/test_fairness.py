@@ -19,7 +19,7 @@ from tests.support.refusals import refused
 
 
 def served(turns: GroupTurns, groups: Sequence[str | None], count: int) -> list[str | None]:
-    """Let groups that always have work take turns; return which had them."""
+    """Let groups that always have work take turns; return the groups in order of turns."""
     taken = []
     for _ in range(count):
         group = turns.next_group(groups)

@@ -81,7 +81,7 @@ class TestUntilCommitted:
 
 class TestSendAll:
     def send(self, *accepted: int) -> tuple[str, list[str], list[float]]:
-        """Send five letters, of which each try accepts so many; return the rest, the tries and the pauses."""
+        """Send five letters; each try accepts the given number. Return the rest, the tries and the pauses."""
         tries, pauses, left = list[str](), list[float](), list(accepted)
 
         def send(batch: str) -> str:

@@ -34,7 +34,7 @@ TWINS = [
 
 
 def public(kind: type) -> set[str]:
-    """Return the public names of a class. Those that mutation testing adds are not ASCII."""
+    """Return the public names of a class. Names that mutation testing adds are not ASCII."""
     return {name for name in dir(kind) if name.isascii() and not name.startswith("_")}
 
 

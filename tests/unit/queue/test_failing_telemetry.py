@@ -50,7 +50,7 @@ class FailsBefore(Telemetry, Observer):
 
 
 class FailsAfter(Telemetry, Observer):
-    """Raises once the store has answered, whatever it answered."""
+    """Raises after every answer of the store."""
 
     settled = overran = switched = claimed = broken
 
@@ -270,7 +270,7 @@ def test_each_failure_is_logged_once_and_without_its_text(caplog: pytest.LogCapt
 
 
 class CannotStart(Handlers):
-    """Its coroutines cannot be started, for a reason that nobody expected."""
+    """Its coroutines fail to start for an unexpected reason."""
 
     @override
     def start(self, task: Task, loop: object = None) -> Any:

@@ -14,7 +14,8 @@ WINDOW_SECONDS = 10.0
 def slots_after(windows: int, *, per_look: int) -> int:
     """Return the slots of a worker after some windows of ten looks each.
 
-    At each look it starts as many tasks as it may, up to `per_look`. All of them end before the next look.
+    At each look the worker starts as many tasks as allowed, up to `per_look`. All of them end before the next
+    look.
     """
     limit = ConcurrencyLimit(1, 40, window_seconds=WINDOW_SECONDS)
     slots = SharedSlots(MemoryStore(), "default", limit, wanted=40)

@@ -1,4 +1,4 @@
-"""Worker, Scheduler and Relay end alike: by `stop`, by `until`, and when idle."""
+"""Worker, Scheduler and Relay end in the same ways: by `stop`, by `until`, and when idle."""
 
 import os
 import signal

@@ -164,7 +164,7 @@ def test_tasks_whose_last_lease_expired_are_counted_until_they_are_taken(shared:
         shared.clock.advance(5)
         first.admin.recover()
     assert [first.admin.take_dead_letter_counts().exhausted for _ in range(2)] == [3, 0]
-    # A lease that returns its task to the line is none, and another process counts its own.
+    # A lease that returns its task to the line does not count, and other processes count their own.
     other.put("work")
     other.claim()
     shared.clock.advance(other.admin.config.lease_seconds)

@@ -1,4 +1,4 @@
-"""Which settings serve a recording best, and whether new ones serve it worse."""
+"""Advice on the best settings for a recording, and checks of new settings."""
 
 import dataclasses
 import json

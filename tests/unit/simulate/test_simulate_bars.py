@@ -134,7 +134,7 @@ def test_the_admission_limit_is_open_below_capacity(rho: float) -> None:
 
 
 def test_trap_codel_fed_from_lifo_dequeues_collapses() -> None:
-    """Newest first while CoDel sees overload: the newest looks fresh, so it sees none, and so on."""
+    """An order that switches to LIFO while CoDel sees overload: fresh tasks hide it, and it switches back."""
     tasks = Source(2.0 * SERVERS, 400.0, 10.0, seed=7).load()
     codel = Codel(0.5, 1.0, Order.FIFO)  # the lie without which it cannot be built
 

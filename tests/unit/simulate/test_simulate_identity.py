@@ -34,7 +34,7 @@ from tests.support.readings import known
 
 TICK: Final = 1 / 64
 DEADLINES_SECONDS: Final = (4.0, 10.0, 100.0)
-# Longer than any run here.
+# Means "never": longer than any run here.
 LONG_SECONDS: Final = 1e6
 SCENARIOS_EACH: Final = 12
 

@@ -141,7 +141,7 @@ def test_fifo_deep_in_overload_does_what_fits_into_the_reserve(reserve: float) -
 
 @pytest.mark.parametrize("deadline", [1.0, 3.0])
 def test_lifo_deep_in_overload_does_what_fits_into_the_deadline(deadline: float) -> None:
-    """Goodput C * F(D), less the little wait."""
+    """Goodput C * F(D), minus a small loss by waits."""
     done = results(OverloadRules(deadline), 200.0, 80_000, servers=10)
     assert_agrees([result.goodput_ratio for result in done], 1 - math.exp(-deadline), within=0.03)
 

@@ -18,7 +18,7 @@ from freshq.stores.base import Stats
 
 RULES: Final = OverloadRules(60.0)
 SERVICE_SECONDS: Final = 1.0
-# As KEDA does: the metric is read every 15 s, and a worker takes 15 s to start.
+# As with KEDA, the metric is read every 15 s; a worker takes 15 s to start.
 POLL_SECONDS: Final = 15.0
 START_SECONDS: Final = 15.0
 
@@ -56,7 +56,7 @@ class Scaled(_StressedEngine):
         super()._run_until(until)
 
     def _change(self, until: float) -> None:
-        """Let the servers come and go that were ordered in time; those that go end their tasks."""
+        """Start and stop the servers ordered by now; stopping servers finish their tasks."""
         while self._planned and self._planned[0][0] <= until:
             at, servers = self._planned.pop(0)
             super()._run_until(at)

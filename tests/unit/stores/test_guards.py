@@ -1,4 +1,4 @@
-"""Each guard of the protocol, taken out of the code by hand, is found by some order of calls."""
+"""If a guard of the protocol is removed from the code, some order of calls finds it."""
 
 import tomllib
 from pathlib import Path

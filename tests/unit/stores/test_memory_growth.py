@@ -1,4 +1,4 @@
-"""The memory store does the work of a claim in proportion to its limit, whatever else is in the queue."""
+"""A claim in memory takes work in proportion to its limit, not to the size of the queue."""
 
 import gc
 import sys

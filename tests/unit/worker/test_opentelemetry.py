@@ -224,7 +224,7 @@ class TestOneTask:
         work_off(queue, run)
         first = told.spans("run")[0]
         assert failure(first) == (StatusCode.ERROR, description, type(raised).__name__)
-        # The traceback of what nobody expected.
+        # The traceback of an unexpected exception.
         events = [(event.name, dict(event.attributes or {})) for event in first.events]
         if not isinstance(raised, OSError):
             assert events == []

@@ -1,4 +1,4 @@
-"""No task sees what another one sets in its context; each starts with the context of the worker's start."""
+"""No task sees another task's context variables; each starts with the context of the worker's start."""
 
 from __future__ import annotations
 

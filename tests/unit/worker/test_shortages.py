@@ -1,4 +1,4 @@
-"""A worker goes on after the system had no thread or no file descriptor for a while."""
+"""A worker continues after a temporary lack of threads or file descriptors."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Half(Random):
 
 
 class Session:
-    """Keeps what happens to it."""
+    """Middleware that records its calls."""
 
     def __init__(self) -> None:
         self.log: list[str] = []

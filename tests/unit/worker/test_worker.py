@@ -293,7 +293,7 @@ class TestFailingStore:
         ({"limit": 5}, "limit"),
         ({"colour": "red"}, "colour"),
         ({"at_most_once": 1}, "at_most_once"),
-        ({"transaction": True}, "transaction"),  # which this queue does not have
+        ({"transaction": True}, "transaction"),  # fields that this queue does not have
         ({"transaction": True, "at_most_once": True}, "at_most_once"),
         ({"transaction": True, "max_run_seconds": 60.0}, "max_run_seconds"),
         ({"transaction": True, "retry_budget": RetryBudget(0.1)}, "retry_budget"),

@@ -167,7 +167,7 @@ class TestStopAtOnce:
         assert known(queue, "a").status is TaskStatus.PENDING
         queue.put(None, task_id="b", kind="k")
         (claim,) = queue.claim()
-        handlers(claim.task)  # the loop of the handlers has had its turn since
+        handlers(claim.task)  # the handlers' event loop has run since
         assert started == ["b"]
 
 

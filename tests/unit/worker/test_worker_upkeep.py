@@ -1,4 +1,4 @@
-"""A worker does its queue's upkeep in the background, whatever its claims do."""
+"""A worker does its queue's upkeep in the background, independent of its claims."""
 
 import threading
 from collections import Counter

@@ -188,7 +188,7 @@ class TestStatus:
 
 
 def test_a_signal_handler_may_stop_the_worker_of_its_own_thread() -> None:
-    """Also if the signal comes while that thread is in the middle of `Wake.wait`, or of the handler."""
+    """Even if the signal comes while that thread is inside `Wake.wait` or the handler."""
     worker = Worker(Queue.memory(), str, poll_seconds=30)
     calls: list[int] = []
 

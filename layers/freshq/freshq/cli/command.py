@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from freshq.queue.base import BaseQueue
 
-# The variables that name the queue, the first that is set.
+# Variables that name the queue; the first one set counts.
 QUEUE_VARIABLES: Final = ("FRESHQ_QUEUE", "DATABASE_URL")
 # Maximum number of ids that shells complete.
 COMPLETED_IDS: Final = 100

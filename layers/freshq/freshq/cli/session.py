@@ -27,7 +27,7 @@ AUDIT: Final = "audit"
 AUDIT_ENTRIES: Final = 50
 # Number of characters of an argument that an entry keeps.
 ARGUMENT_CHARS: Final = 100
-# Stands for the name of a group that was erased.
+# Replaces the name of an erased group.
 FORGOTTEN: Final = "(forgotten)"
 
 

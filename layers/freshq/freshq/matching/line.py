@@ -60,7 +60,7 @@ class CallerLine:
         """Yield the waiting callers in order, lazily.
 
         Args:
-            at_most: How many; None for all.
+            at_most: Maximum number; None for all.
         """
         limit, start_after, left = FIRST_PAGE_CALLERS, None, at_most
         while left is None or left > 0:

@@ -214,9 +214,9 @@ def taken(
 ) -> Iterator[Match]:
     """Yield matches until no candidate is left.
 
-    After one lost race, the next candidate is tried. More losses mean that several callers walk in step: then
-    a random number of candidates, fewer than the losses, is skipped and tried at the end. With at most one
-    competitor at a time, a caller takes resources strictly in order.
+    After one lost race, the next candidate is tried. If several callers lose again and again to each other,
+    each skips a random number of candidates, fewer than its losses, and tries them at the end. With at most
+    one competitor at a time, a caller takes resources strictly in order.
 
     Args:
         walk: Finds the candidates.

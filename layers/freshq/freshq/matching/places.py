@@ -33,7 +33,7 @@ MAX_ACTIONS: Final = 100
 MAX_ENTRIES: Final = MAX_ACTIONS - 3
 # A DynamoDB hash key has at most 2,048 bytes; the rest is for the store's prefix.
 MAX_PARTITION_BYTES: Final = 2000
-# Quoting triples their length at most. A group, the time and an id must fit into a range key of 1,024 bytes.
+# Quoting at most triples their length. A group, the time and an id must fit into a range key of 1,024 bytes.
 MAX_NAME_BYTES: Final = 50
 MAX_VALUE_BYTES: Final = 100
 MAX_RESOURCE_ID_BYTES: Final = 256

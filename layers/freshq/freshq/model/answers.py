@@ -266,8 +266,8 @@ class UnknownKind(Busy):
     """No handler here has the task's kind: release the task for a worker that has such a handler.
 
     Attributes:
-        delay_seconds: Delay before the next attempt. It doubles, because it equals the time since the task
-            was first claimed in vain.
+        delay_seconds: Delay before the next attempt. It doubles each time, because it equals the time since
+            the task was first claimed without success.
     """
 
     def __init__(self, reason: str, task: Task) -> None:

@@ -467,8 +467,8 @@ def truncated(error: str | None) -> str | None:
 class Stamps:
     """Generates times, each at least a microsecond later than the one before. Thread-safe.
 
-    If the clock goes back by more than a second, the times go back with it, so that one wrong reading an hour
-    ahead does not last.
+    If the clock goes back by more than a second, the times follow it, so that one wrong reading has no
+    lasting effect.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -92,7 +92,7 @@ class Breaker:
         Args:
             run: The run.
             now: As for `room`.
-            succeeded: None if its end says nothing about other runs, such as a task that was rejected.
+            succeeded: None if the end does not count for other runs, as for a rejected task.
         """
         is_probe = self._probe is not None and run == self._probe
         if is_probe:

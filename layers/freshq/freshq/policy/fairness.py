@@ -291,7 +291,7 @@ class GroupTurns:
             heapq.heapreplace(heap, (finish, place, weight, group, turns))
 
     def _clean_up(self, credit: float) -> None:
-        """Forget the groups that stand like unknown ones, so that memory follows the groups in use."""
+        """Forget groups whose state equals an unknown group's, so that memory follows the groups in use."""
         self._turns_until_cleanup = TURNS_PER_CLEANUP
         for parent, siblings in list(self._siblings.items()):
             floor = siblings.now - credit

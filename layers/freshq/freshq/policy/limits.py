@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 ROUNDING: Final = 1e-9  # 0.1 s * 10/s must count as one whole token
-# A worker prefetches as many tasks as its slots start within this time, and at most so many.
+# A worker prefetches as many tasks as its slots start within this time, up to this number.
 PREFETCH_SECONDS: Final = 0.005
 MAX_PREFETCHED: Final = 24
 # A prefetched task that has waited this long for a slot is given back.

@@ -39,7 +39,7 @@ FLOW_NAMES: Final = (
 )
 # Counts are whole numbers, and an urgency is 1 / seconds.
 URGENCY_SCALE: Final = 1e9
-# A shorter max age of a task counts as this one.
+# Shorter max ages of tasks count as this value.
 SHORTEST_OWN_SECONDS: Final = 0.01
 # Deadlines are rounded to microseconds.
 ROUNDING_SECONDS: Final = 1e-5

@@ -116,7 +116,7 @@ class KindTimes:
 
     __slots__ = ("_of_kind",)
 
-    # Fewer services say nothing.
+    # If smaller, chance decides the quantiles; if larger, a kind needs longer to be learned.
     LEAST: Final = 20
     # The times lapse after this time, or after this many times their quantile if that is longer.
     LAPSE_SECONDS: Final = 60.0
@@ -177,7 +177,7 @@ class LearnedReserve:
         """Start with nothing seen.
 
         Args:
-            new_reserve: Makes the reserve, from the service times that are known.
+            new_reserve: Makes the reserve from the known service times.
         """
         self._new_reserve = new_reserve
         self._reserve = new_reserve(None)

@@ -155,7 +155,7 @@ class LevelBacklog:
         self._rules = rules.groups if self._groups and rules.groups.has_limits else None
         self._running = RunningCounts()
         self._starts = StartLog()
-        # Every line ever used.
+        # All lines that were ever used.
         self._known: dict[tuple[int, str | None], LineBacklog] = {}
         self.waiting: dict[tuple[int, str | None], LineBacklog] = {}
 

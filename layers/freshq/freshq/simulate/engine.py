@@ -250,7 +250,7 @@ class Engine:
         self._backlog = backlog_for(load, rules, self.fates)
         self._admission = Admission(load, rules, self._backlog, self.fates, seed)
         self._claimer = SimulatedClaimer(load, rules, self._backlog, self._admission)
-        # Most rules skip some steps, which cost time.
+        # Steps that these rules do not need are skipped to save time.
         self._admits_all = rules.admission is None and rules.backlog is None
         unreserved = rules.reserve == ReserveRule()
         plain = unreserved and rules.codel is None
@@ -289,7 +289,7 @@ class Engine:
         self.fates.shed_waiting(self._load, self._claimer.spans)
 
     def _complete(self, now: float) -> None:
-        """Let the server that becomes free first, `now`, claim its next task."""
+        """Let the server that becomes free `now`, before all others, claim its next task."""
         if self._running is not None:
             self._observe(self._running, now)
         task = self._claim(now)

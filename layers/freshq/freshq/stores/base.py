@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 T = TypeVar("T")
-# Stale tasks that a count of the recently expired reads at most.
+# Maximum number of stale tasks that a count of recently expired tasks reads.
 MOST_STALE: Final = 1_000
 # Deadlines of expired tasks that a process keeps until they are counted.
 MOST_EXPIRED: Final = 100_000
@@ -603,7 +603,7 @@ class Lines(Protocol):
         """Return the tasks that a claim would take now, best first, and take none."""
 
     def reread_lines(self, queue: str) -> None:
-        """Have the next call know the lines that there are now, whatever this process remembers."""
+        """Make the next call read the present lines, ignoring those that this process remembers."""
         return
 
     def count_waiting(

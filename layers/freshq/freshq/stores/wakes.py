@@ -230,7 +230,7 @@ class Wakes:
         poll_seconds: float = math.inf,
         first_look_seconds: float = FIRST_LOOK_SECONDS,
     ) -> None:
-        """Share the signals of all stores of a place; None: nobody else has these tasks."""
+        """Share the signals of all stores of a place; None: no other store has these tasks."""
         self.poll_seconds = poll_seconds
         self.first_look_seconds = first_look_seconds
         self._is_alone = place is None

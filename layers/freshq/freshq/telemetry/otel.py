@@ -182,7 +182,7 @@ class _GaugeReading:
 
 
 class _Process:
-    """Stands for the process-wide provider, which may be set later."""
+    """Forwards to the process-wide provider, which may be set later."""
 
 
 _PROCESS: Final = _Process()
@@ -444,7 +444,7 @@ class OpenTelemetry(Telemetry, Observer):
             self._claimed(span, began_ns, None)
 
     def _claimed(self, claim: ClaimSpan, began_ns: int, error: Exception | None) -> None:
-        """Make the span of a claim at its end: only then are the tasks known that it links to.
+        """Make the span of a claim at its end, when the tasks to link to are known.
 
         Args:
             claim: The claim.

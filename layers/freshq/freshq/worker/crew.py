@@ -192,7 +192,7 @@ class Crew:
         return inf if waiting is None else max(0.0, waiting.began + MAX_WAIT_SECONDS - time.monotonic())
 
     def wait_again(self) -> None:
-        """Let tasks wait from now on: the process was suspended, so the runs are not to blame."""
+        """Restart the waits of tasks: the process was suspended, so the runs were not slow."""
         now = time.monotonic()
         with self._lock:
             for run in self._waiting():

@@ -645,7 +645,7 @@ async def _limited(call: Callable[[], Awaitable[Any]], max_run_seconds: float | 
     try:
         async with asyncio.timeout(max_run_seconds) as limit:
             return await call()
-    except (SystemExit, KeyboardInterrupt) as exits:  # they would end the loop, and every run on it wait on
+    except (SystemExit, KeyboardInterrupt) as exits:  # they would end the loop of all runs
         msg = f"{type(exits).__name__}: {error_text(exits)}"
         raise RunnerExit(msg) from exits
     except TimeoutError:

@@ -48,7 +48,7 @@ logger = task_logger(__name__)
 
 # How long `stop_at_once` waits until finished runs are settled and the other tasks are given back.
 GIVE_BACK_SECONDS: Final = 5.0
-# A wait this much longer than asked: the system, or other threads, did not let this one run.
+# If a wait takes this much longer than asked, this thread did not get the processor.
 STALL_SECONDS: Final = 0.005
 
 

@@ -76,9 +76,9 @@ def task_logger(name: str) -> logging.Logger:
 class TaskLogFilter(logging.Filter):
     """Gives each log record `task_id`, `kind`, `queue`, `attempt` and `trace_id`.
 
-    Add it to a handler. Records of freshq about a task have these fields already. Records made by the runner,
-    or by code that it calls, get the fields of the running task, in threads and in coroutines; in all other
-    records they are None. Records never contain anything else about a task.
+    Add it to a handler. freshq's own records about a task already have these fields. Records made by the
+    runner, or by code that it calls, get the fields of the running task, in threads and in coroutines; in all
+    other records they are None. Records never contain anything else about a task.
     """
 
     @override

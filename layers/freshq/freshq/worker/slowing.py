@@ -77,7 +77,7 @@ class RunBreaker:
             task: Its task; None if it found none. The failure of a task that goes stale says nothing about
                 the others.
             observer: Receives the change if it has a method `slowed`.
-            succeeded: None if its end says nothing about other runs.
+            succeeded: None if the end does not count for other runs.
         """
         if not self._applies or task is None or (task.deadline is not None and not succeeded):
             succeeded = None

@@ -249,7 +249,7 @@ class Workers:
     """
 
     def __init__(self, *workers: Worker) -> None:
-        """Prepare; `run` starts them.
+        """Keep the workers; `run` starts them.
 
         Args:
             *workers: The workers, at least one.

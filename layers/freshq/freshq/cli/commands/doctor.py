@@ -98,7 +98,7 @@ def _of_options(queue: BaseQueue) -> Finding:
 
 
 def _of_dissents(queue: BaseQueue) -> Iterator[Finding]:
-    """Say which processes named other options than the queue has."""
+    """List processes that named other options than the queue's."""
     for each in core_of(queue).options.dissents():
         ago = f"{span(max(0.0, queue.admin.now() - each.at))} ago"
         flag = f"--{each.name.replace('_', '-')} {each.theirs}"
@@ -192,7 +192,7 @@ def _of_alarms(stack: str) -> Iterator[Finding]:
 
 
 def _alarms(stack: str) -> list[dict[str, Any]]:
-    """Return the alarms of a stack that stand now."""
+    """Return the alarms of a stack that are on now."""
     with needs("aws"):
         import boto3
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from freshq.stores.base import Stats
 
 Found = TypeVar("Found")
-# More could neither be distinguished nor drawn smoothly.
+# If larger, marks overlap and animation stutters; if smaller, each mark stands for more tasks.
 MAX_MARKS: Final = 600
 # Creation times read of each line for a snapshot.
 READ_TASKS: Final = 5_000
@@ -602,7 +602,7 @@ def point_of(at: float, stats: Stats, rates: Mapping[str, float | None]) -> dict
 
 
 class PageWatcher:
-    """Takes snapshots of a queue. Not thread-safe: one at a time.
+    """Takes snapshots of a queue. Not thread-safe: make one snapshot at a time.
 
     Attributes:
         causes: The dead letters by cause, from the last snapshot.

@@ -338,7 +338,7 @@ class SharedOptions:
     def _has_followed_defaults(self) -> bool:
         """Return whether a queue without a record is not new: it has tasks that are not over.
 
-        Of no consequence to a process that names nothing, or overrides.
+        It has no effect on a process that names nothing, or overrides.
         """
         if self.named.override or not self._claims:
             return False

@@ -44,7 +44,7 @@ STATUS_INDEX_ATTRIBUTE: Final = "deadline"
 TTL_ATTRIBUTE: Final = "ttl"
 # Status of a table or an index that can be used and changed.
 ACTIVE: Final = "ACTIVE"
-# A waiter polls every second, for 2 minutes at most.
+# A waiter polls every second, for at most 2 minutes.
 WAITER_CONFIG: Final[WaiterConfigTypeDef] = {"Delay": 1, "MaxAttempts": 120}
 CREATED_ATTRIBUTE: Final = "taskCreated"
 POSITION_INDEX: Final = "status-position-index"

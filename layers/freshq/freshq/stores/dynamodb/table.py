@@ -45,7 +45,7 @@ UNKNOWN: Final = "UNKNOWN"
 # The errors while another change of the table is in progress, or after this very change was made: the
 # ValidationException then says that the index exists.
 BUSY_CODES: Final = ("ResourceInUseException", "LimitExceededException", "ValidationException")
-# Of point-in-time recovery, unless the table says otherwise.
+# Default recovery period of point-in-time recovery.
 RECOVERY_DAYS: Final = 35
 # A network without access to STS must not delay the record.
 SHORT_CALL: Final = Config(connect_timeout=2, read_timeout=3, retries={"total_max_attempts": 1})

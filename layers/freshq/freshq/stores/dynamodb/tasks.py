@@ -51,7 +51,7 @@ MAX_TRIES: Final = 10
 # Number of tasks whose lines are announced at a time: they are put within a second, or their records are read
 # again.
 ANNOUNCED_TASKS: Final = 100
-# Number of dead letters read at a time: first one page of a listing, then as many as BatchGetItem takes.
+# Number of dead letters read at a time: at first a page of a listing, then the limit of BatchGetItem.
 FIRST_TASKS: Final = 25
 MORE_TASKS: Final = 100
 # A dead letter without room keeps this much of its own error.

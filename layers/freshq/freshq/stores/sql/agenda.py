@@ -28,7 +28,7 @@ PAGE_ROWS: Final = 200
 # The kinds of attention that the tasks of a status need, in the order of its list.
 LISTED: Final = {TaskStatus.PENDING: (STALE, DUE), TaskStatus.TAKEN: (DUE,)}
 FOREVER_US: Final = 2**62
-# Held and delayed tasks that one search for a status reads at most.
+# Maximum number of held and delayed tasks that one search for a status reads.
 COMING_ROWS: Final = 1_000
 
 

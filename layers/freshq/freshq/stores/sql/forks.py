@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # How long a fork waits for the statements of other threads. If they take longer, the child refuses.
 WAIT_SECONDS: Final = 10.0
-# Files of a process may be listed here; there are at most so many if not.
+# Folder that lists the open files of a process; without it, descriptors up to this number are tried.
 FILES: Final = "/dev/fd"
 MOST_FILES: Final = 65_536
 ADVICE: Final = (

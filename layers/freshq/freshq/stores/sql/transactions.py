@@ -440,7 +440,7 @@ def migrate_with(raw: Any, table: str, dialect: str) -> list[str]:
     Args:
         raw: The connection.
         table: Name of the table of tasks.
-        dialect: Name of the dialect of its database, mariadb or mysql for theirs.
+        dialect: Name of the dialect of its database; MariaDB and MySQL have different ones.
 
     Returns:
         The names of the applied migrations.
