@@ -192,7 +192,7 @@ COMMANDS: Final[tuple[Listed, ...]] = (
     *_on_queue("Run", "commands.work", work="Run a function for each task."),
     *_on_queue("Run", "commands.schedule", schedule="Put tasks at set times."),
     Listed("relay", "Run", "commands.relay:relay", "Forward tasks to another queue."),
-    Listed("copy", "Run", "commands.relay:copy", "Copy tasks to another queue as they are, on any store."),
+    Listed("copy", "Run", "commands.relay:copy", "Copy tasks unchanged to another queue, on any store."),
     *_on_queue("Run", "commands.watch", watch="Show the queue live in the terminal."),
     *_on_queue("Run", "dashboard.server", extra="dashboard", dashboard="Show the queue live in a browser."),
     *_on_queue(
@@ -209,7 +209,7 @@ COMMANDS: Final[tuple[Listed, ...]] = (
     ),
     Listed("archive", "Other", "commands.relay:archive", "The archive of a stack."),
     Listed("recording", "Other", "commands.recording:recording", "Save the load of a queue, to simulate it."),
-    Listed("advise", "Other", "commands.recording:advise", "Say which settings serve a recorded load best."),
+    Listed("advise", "Other", "commands.recording:advise", "Recommend settings for a recorded load."),
     Listed("replay", "Other", "commands.recording:replay", "Fail if new settings serve a load worse."),
     Listed("simulate", "Other", "commands.simulate:simulate", "Simulate a queue under load."),
     Listed("explain", "Other", "commands.doctor:explain", "Say what an error means, and what to do."),

@@ -329,7 +329,7 @@ def advise(
     seed: Seed = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Say which settings serve a recorded load best.
+    """Recommend settings for a recorded load.
 
     Simulates orders, reserves, bounds, the admission limit and max ages on the recording and on resamples of
     it, and recommends only what is better than today's settings beyond doubt.

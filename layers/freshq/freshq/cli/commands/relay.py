@@ -121,10 +121,10 @@ def copy(
     over: Over = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy tasks to another queue as they are, on any store.
+    """Copy tasks unchanged to another queue, on any store.
 
     Keeps ids, places in the line, attempts, times, results and errors; running tasks wait again in the copy.
-    Tasks that are in the destination stay as they are there, except for --over. Can be repeated after an
+    Tasks already in the destination are not changed, except by --over. Can be repeated after an
     interruption. Names the tasks that were skipped, ten for each reason and with --json all, and exits with
     status 1 if there are any.
     """

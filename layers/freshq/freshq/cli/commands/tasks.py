@@ -324,7 +324,7 @@ def redrive(
 
     Name the tasks, or pass --all, --limit or a filter. More than one task needs confirmation. Attempts start
     again, and dead letters keep their places unless they return as new. Without ids, expired ones stay unless
-    they return as new. Of several ids all return, or none.
+    they return as new. If several ids are given, all return or none does.
     """
     session, queue = context.session, context.session.queue
     selection = Selection.of(queue, kind, group, error, since, task_ids)
