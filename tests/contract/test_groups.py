@@ -22,7 +22,7 @@ LONG_SECONDS = 120.0
 
 @pytest.fixture
 def _list_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each claim read which lines were announced."""
+    """Make each claim read the list of announced lines."""
     monkeypatch.setattr(line_records, "LIST_SECONDS", 0.0)
 
 

@@ -254,7 +254,7 @@ class TestCodel:
                 assert claimed(queue) == ["fresh"]
             assert queue.stats().shed_by_reason == {"codel": MAX_SHED_BEHIND + 1}
             sent.append(len(calls))
-        assert max(sent) <= sent[0] + 3  # pauses and levels are read again now and then
+        assert max(sent) <= sent[0] + 3  # pauses and levels are read again from time to time
         shed_by = MAX_SHED_BEHIND if store.client is not None else 0
         assert sent[1] <= shed_by + MAX_CALLS
 

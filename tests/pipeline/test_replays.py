@@ -79,7 +79,7 @@ def counts_of(record: Recorded) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("order", [Order.LIFO, Order.FIFO])
 def test_the_recorded_policy_repeats_the_recording(order: Order) -> None:
-    """With retries, failures and tasks that ended late or not at all; another order does not repeat it."""
+    """With retries, failures and tasks that end late or never; a replay of another order differs."""
     source = Source(20, 120, 4, service_mean_seconds=0.1, burst=Burst(2.0, 30, 30), seed=7)
     load = source.load()
     done = simulate_load(load, OverloadRules(4.0, order), 2)

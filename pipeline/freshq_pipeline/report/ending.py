@@ -204,7 +204,7 @@ class Ending:
         out: The output folder.
         begun: Called with the name of the part `report` when it begins.
         of_each_batch: Whether to write a report after each batch of a stream, not only at its end.
-        summary: Summary of the published run, of a stream with the new violations of all its batches; None:
+        summary: Summary of the published run, for a stream with the new violations of all batches; None:
             nothing is published yet.
         problems: Failures since then. The first one decides the exit status.
         headlines: A sentence for each queue; empty if unknown.

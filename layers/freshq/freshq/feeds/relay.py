@@ -357,7 +357,7 @@ class Relay:
         return equal_jitter(core_of(self._source).uniform())
 
     def stop(self) -> None:
-        """Move no more; `run` returns after the current batch, and immediately from then on.
+        """Stop moving tasks: `run` returns after the current batch, and later calls return immediately.
 
         Any thread and any signal handler may call it.
         """

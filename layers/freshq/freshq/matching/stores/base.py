@@ -109,7 +109,7 @@ class MatchStore(Protocol):
         """Create the tables of the store, unless they exist; return once they can be used."""
 
     def delete_table(self) -> None:
-        """Delete everything that `create_table` created; return once it is gone. Missing is no error.
+        """Delete everything that `create_table` created; return once it is gone. A missing table is no error.
 
         Raises:
             StoreError: If the table is not one of resources; nothing was deleted.
