@@ -150,7 +150,7 @@ class TestDynamoDB:
         client.create_table(**definition)
         (finding,) = [each for each in table.examine_table(client, "other") if each.subject == "table"]
         assert finding.health is Health.WRONG
-        assert finding.text == f"the index {STATUS_INDEX} of other has other keys, or lacks attributes"
+        assert finding.text == f"the index {STATUS_INDEX} of other lacks the attribute deadline"
 
     def test_what_it_may_not_ask(self, client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
         denied = ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not you"}}, "Describe")

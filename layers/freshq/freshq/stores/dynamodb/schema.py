@@ -349,6 +349,11 @@ def described_table(client: DynamoDBClient, table: str) -> Item:
     DynamoDB leaves out fields of a table that is being deleted, and other implementations leave out what they
     do not have. An index without a status can be used. A description without keys has an empty list of them.
     """
+    return completed(client.describe_table(TableName=table).get("Table") or {}, table)
+
+
+def completed(answer: Mapping[str, Any], table: str) -> Item:
+    """Return an answer of DescribeTable with what it may lack."""
     of_index: Item = {
         "KeySchema": [],
         "Projection": {"ProjectionType": "KEYS_ONLY"},
@@ -359,7 +364,7 @@ def described_table(client: DynamoDBClient, table: str) -> Item:
         "TableStatus": ACTIVE,
         "KeySchema": [],
         "AttributeDefinitions": [],
-        **_given(client.describe_table(TableName=table).get("Table") or {}),
+        **_given(answer),
     }
     for kind in ("GlobalSecondaryIndexes", "LocalSecondaryIndexes"):
         found[kind] = [of_index | _given(index) for index in found.get(kind, [])]

@@ -18,12 +18,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable, quoted
 from freshq.model.validation import first_problem, problem_of
 from freshq.stores.base import Finding, Health
+from freshq.stores.dynamodb import examining
 from freshq.stores.dynamodb.batches import ACCESS_DENIED
 from freshq.stores.dynamodb.calls import REFUSED_CODES, check_table_name, error_code, translated
-from freshq.stores.dynamodb.schema import ACTIVE, TTL_ATTRIBUTE, described_table, table_definition
+from freshq.stores.dynamodb.examining import VIEW
+from freshq.stores.dynamodb.schema import (
+    ACTIVE,
+    TTL_ATTRIBUTE,
+    completed,
+    described_table,
+    table_definition,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from types_boto3_dynamodb import DynamoDBClient
@@ -55,8 +63,6 @@ NOT_THERE: Final = ("UnknownOperationException", "UnknownOperation", "InvalidAct
 NOT_IMPLEMENTED: Final = 501
 INDEX_ANEW: Final = "make this index as template.yaml declares it"
 FOR_PRODUCTION: Final = "in production, deploy with Stage=prod"
-# The archive needs the old image of a record that left the queue.
-VIEW: Final = "NEW_AND_OLD_IMAGES"
 
 
 class _TablePart(BaseModel):
@@ -744,14 +750,10 @@ def examine_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
     Raises:
         ClientError: If the table cannot be described.
     """
-    found = described_table(client, table)
-    unfit = list(_unfit_indexes(found, table))
-    yield from unfit
-    if not unfit:
-        states = sorted(set(_statuses(found).values()))
-        text = f"{table} and its indexes are {', '.join(states)}"
-        usable = set(states) <= {ACTIVE, "UPDATING"}
-        yield Finding(Health.OK if usable else Health.WARNING, "table", text, "" if usable else "wait")
+    wanted = _own(table)
+    found = yield from examine_shape(client, wanted)
+    if found.get("KeySchema"):  # else it is being created or deleted
+        yield examining.stream(found, table)
     yield from _asked("ttl", lambda: _ttl(client, table))
     yield from _asked("backups", lambda: _backups(client, table))
     if found.get("DeletionProtectionEnabled"):
@@ -762,15 +764,35 @@ def examine_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
         )
 
 
-def _unfit_indexes(description: Item, table: str) -> Iterator[Finding]:
-    present = {index["IndexName"]: index for index in description.get("GlobalSecondaryIndexes") or []}
-    for wanted in table_definition(table)["GlobalSecondaryIndexes"]:
-        name = wanted["IndexName"]
-        if name not in present:
-            yield Finding(Health.WRONG, "table", f"{table} has no index {name}", INDEX_ANEW)
-        elif not serves(present[name], dict(wanted)):
-            text = f"the index {name} of {table} has other keys, or lacks attributes"
-            yield Finding(Health.WRONG, "table", text, INDEX_ANEW)
+def examine_shape(client: DynamoDBClient, wanted: examining.Wanted) -> Generator[Finding, None, Item]:
+    """Compare key, indexes, capacity and rights of a table with the wanted ones; return its description.
+
+    Raises:
+        ClientError: If the table cannot be described, or does not answer.
+    """
+    answer: Item = dict(client.describe_table(TableName=wanted.table).get("Table") or {})
+    unfit = list(examining.unfit(answer, wanted))
+    yield from unfit
+    if not any(each.health is Health.WRONG for each in unfit):
+        states = sorted(set(_statuses(completed(answer, wanted.table)).values()))
+        text = f"{wanted.table} and its indexes are {', '.join(states)}"
+        usable = set(states) <= {ACTIVE, "UPDATING"}
+        yield Finding(Health.OK if usable else Health.WARNING, "table", text, "" if usable else "wait")
+    yield from examining.narrow_indexes(answer, wanted)
+    yield from examining.rights(client, answer, wanted)
+    return {name: value for name, value in answer.items() if value is not None}
+
+
+def _own(table: str) -> examining.Wanted:
+    """Return the shape of a table of freshq's own."""
+    definition: Item = dict(table_definition(table))
+    return examining.Wanted(
+        table,
+        definition["KeySchema"],
+        definition["AttributeDefinitions"],
+        definition["GlobalSecondaryIndexes"],
+        INDEX_ANEW,
+    )
 
 
 def copies_of_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
@@ -850,13 +872,14 @@ def _asked(subject: str, ask: Callable[[], Finding]) -> Iterator[Finding]:
 
 def _ttl(client: DynamoDBClient, table: str) -> Finding:
     found = client.describe_time_to_live(TableName=table).get("TimeToLiveDescription") or {}
-    if (
-        found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
-        and found.get("AttributeName") == TTL_ATTRIBUTE
-    ):
-        return Finding(Health.OK, "ttl", f"items end at {TTL_ATTRIBUTE}")
-    text = "ended tasks are never deleted"
-    return Finding(Health.WRONG, "ttl", text, f"enable TTL on the attribute {TTL_ATTRIBUTE}")
+    remedy = f"enable TTL on the attribute {TTL_ATTRIBUTE}"
+    if found.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
+        return Finding(Health.WRONG, "ttl", "ended tasks are never deleted", remedy)
+    attribute = found.get("AttributeName") or TTL_ATTRIBUTE
+    if attribute != TTL_ATTRIBUTE:
+        text = f"TTL is on the attribute {attribute}, so ended tasks are never deleted"
+        return Finding(Health.WRONG, "ttl", text, f"disable it, then {remedy}")
+    return Finding(Health.OK, "ttl", f"items end at {TTL_ATTRIBUTE}")
 
 
 def _backups(client: DynamoDBClient, table: str) -> Finding:

@@ -11,6 +11,7 @@ from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.model.lifecycle import new_token
 from freshq.policy.order import Order
 from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
+from freshq.stores.dynamodb.examining import Wanted
 from freshq.stores.dynamodb.key import KeyPart, TableKey
 from freshq.stores.dynamodb.queries import StatusIndex
 from freshq.stores.dynamodb.schema import (
@@ -390,13 +391,32 @@ def own_definitions(attachment: Attachment) -> list[Item]:
     return [{"AttributeName": names.attribute(name), "AttributeType": code} for name, code in own.items()]
 
 
+def wanted_shape(attachment: Attachment) -> Wanted:
+    """Return what attaching asks of the table, for a comparison with what it is."""
+    key = attachment.key
+    parts = {"HASH": key.hash, "RANGE": key.range}
+    present = {kind: part for kind, part in parts.items() if part is not None}
+    own = [{"AttributeName": part.name, "AttributeType": part.attribute_type} for part in present.values()]
+    return Wanted(
+        attachment.table,
+        [{"AttributeName": part.name, "KeyType": kind} for kind, part in present.items()],
+        own + own_definitions(attachment),
+        index_shapes(attachment),
+        "attach the table again",
+    )
+
+
 def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
     """Return the indexes as arguments of CreateTable, with the throughput of the table."""
-    names = attachment.names
     capacity = (
         {} if is_on_demand(description) else {"ProvisionedThroughput": throughput(*_units(description))}
     )
-    status = attachment.status_index
+    return [shape | capacity for shape in index_shapes(attachment)]
+
+
+def index_shapes(attachment: Attachment) -> list[Item]:
+    """Return the keys and attributes of the indexes, as arguments of CreateTable."""
+    names, status = attachment.names, attachment.status_index
     beside = [STATUS_INDEX_ATTRIBUTE, *([] if status.by_time else [CREATED_ATTRIBUTE])]
     # freshq's own items, which the due index lists, have their id here or in their key.
     due = _including(names, [OWN_ID]) if names.key.has_own_ids else {"ProjectionType": "KEYS_ONLY"}
@@ -408,7 +428,6 @@ def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
                 {"AttributeName": names.attribute(range_key), "KeyType": "RANGE"},
             ],
             "Projection": projection,
-            **capacity,
         }
         for name, hash_key, range_key, projection in (
             (status.name, "pendingShard", status.range_key, _including(names, beside)),

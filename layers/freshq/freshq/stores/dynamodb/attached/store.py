@@ -20,7 +20,7 @@ from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.model.lifecycle import new_token
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.stores.base import Conflict
-from freshq.stores.dynamodb.attached.attach import Attachment, attach_table
+from freshq.stores.dynamodb.attached.attach import Attachment, attach_table, wanted_shape
 from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import (
     ConditionFailed,
@@ -48,13 +48,14 @@ from freshq.stores.dynamodb.key import NUMBER
 from freshq.stores.dynamodb.queries import all_tasks
 from freshq.stores.dynamodb.schema import KEY, POSITION, RECORD, Item, plain_values, typed_value
 from freshq.stores.dynamodb.store import TableStore
+from freshq.stores.dynamodb.table import examine_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.stores.base import Guard, OnConflict, PutResult
+    from freshq.stores.base import Finding, Guard, OnConflict, PutResult
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.key import KeyValue
 
@@ -102,6 +103,13 @@ class AttachedDynamoDBStore(TableStore):
         """Attach the table unless it is attached; return once it can be used."""
         with translated(self.calls.table):
             attach_table(self.calls.client, self._attachment)
+
+    @override
+    def examine(self) -> Iterator[Finding]:
+        """Look only at what attaching asks for: stream, TTL and backups are the application's."""
+        wanted = wanted_shape(self._attachment)
+        with translated(self.calls.table):
+            yield from examine_shape(self.calls.client, wanted)
 
     @override
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> Sequence[PutResult]:
