@@ -242,7 +242,7 @@ def constants() -> dict[str, float]:
         # Dollars of a million tasks, without Lambda.
         "others_dollars": steady_bill.total - steady_bill.dollars["Lambda"],
         "worker_second_dollars": worker_second_dollars,
-        # Log bytes of one invocation of Trigger and one of Archive.
+        # The price of one invocation of Trigger and one of Archive.
         "reader_dollars": seconds * worker_second_dollars
         + len(READERS) * prices["lambda"]["requests_million"] / MILLION,
         # Uncompressed.
