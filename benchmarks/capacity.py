@@ -29,7 +29,7 @@ from freshq.errors import FreshqError
 from freshq.model.pass_options import PassOptions
 from freshq.queue import core, polling
 from freshq.queue.core import core_of
-from freshq.queue.polling import Lookout
+from freshq.queue.polling import Fetcher
 from freshq.queue.shared import options
 from freshq.stores import clocks
 from freshq.stores.dynamodb import line_records
@@ -463,13 +463,13 @@ def alone(client: DynamoDBClient, tasks: int = 20) -> Cost:
                     assert entered
                     for claim in worker.claim(limit=SLOTS):
                         worker.complete(claim)
-                    lookout = Lookout(core_of(worker), idle_seconds)
+                    fetcher = Fetcher(core_of(worker), idle_seconds)
                     idle_until = bench.clock.now + idle_seconds
                     while bench.clock.now < idle_until:
-                        lookout.begin()
+                        fetcher.begin()
                         worker.claim(limit=SLOTS)
-                        lookout.found_few(0)
-                        bench.clock.now = min(idle_until, bench.clock.now + lookout.left_seconds)
+                        fetcher.found_few(0)
+                        bench.clock.now = min(idle_until, bench.clock.now + fetcher.left_seconds)
                     core_of(worker).release()
                 worker.stats(approximate=True)
                 bench.clock.now += EVERY_SECONDS - idle_seconds

@@ -7,7 +7,7 @@ import pytest
 
 from freshq import Claim, Queue, StoreError, Task, TaskStatus, Worker
 from freshq.queue.core import core_of
-from freshq.queue.polling import Lookout
+from freshq.queue.polling import Fetcher
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Due, Store
 from freshq.stores.dynamodb import queries
@@ -402,7 +402,7 @@ class TestMore:
     def test_a_claim_that_waits_goes_on_at_once(
         self, behind_stale_work: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Lookout, "seconds", lambda _self: pytest.fail("it waits"))
+        monkeypatch.setattr(Fetcher, "seconds", lambda _self: pytest.fail("it waits"))
         (claim,) = behind_stale_work.claim(wait_seconds=None)
         assert claim.task.payload == "live"
 

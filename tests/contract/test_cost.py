@@ -11,7 +11,7 @@ from benchmarks.capacity import Bench, Cost, metered, new_bench
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq.queue.core import core_of
-from freshq.queue.polling import Lookout
+from freshq.queue.polling import Fetcher
 from freshq.worker.background import REST_SECONDS
 from freshq.worker.options import WorkerConfig
 from tests.support.confined import confined
@@ -120,13 +120,13 @@ def test_an_idle_worker_reads_at_most_a_unit_a_second(dynamodb_local: DynamoDBCl
     poll_seconds = WorkerConfig.model_fields["poll_seconds"].default
     with new_bench(dynamodb_local) as bench:
         queue = bench.queue()
-        lookout = Lookout(core_of(queue), poll_seconds)
+        fetcher = Fetcher(core_of(queue), poll_seconds)
 
         def look() -> None:
             bench.clock.now += 2 * poll_seconds
-            lookout.begin()
+            fetcher.begin()
             assert queue.claim() == []
-            lookout.found_few(0)
+            fetcher.found_few(0)
 
         look()
         queue.admin.upkeep()
@@ -141,9 +141,9 @@ def test_an_idle_worker_reads_at_most_a_unit_a_second(dynamodb_local: DynamoDBCl
 
 def test_the_operator_bounds_the_looks_of_an_idle_worker(dynamodb_local: DynamoDBClient) -> None:
     with new_bench(dynamodb_local) as bench:
-        lookout = Lookout(core_of(bench.queue()), 30)
+        fetcher = Fetcher(core_of(bench.queue()), 30)
         bench.clock.now += 3600
-        assert lookout.seconds() == 30
+        assert fetcher.seconds() == 30
 
 
 @pytest.mark.usefixtures("read_once")

@@ -190,7 +190,7 @@ def test_a_damaged_pass_slot_is_free(table: StoreUnderTest, client: DynamoDBClie
         assert entered
 
 
-def test_quarantined_tasks_are_counted(table: StoreUnderTest, queue: Queue) -> None:
+def test_unreadable_tasks_are_counted(table: StoreUnderTest, queue: Queue) -> None:
     queue.put("work", task_id="a")
     change(table, "a", {"payload": None})
     assert queue.claim() == []

@@ -61,7 +61,7 @@ def test_a_claim_passes_over_a_record_without_room(
     dead = the_dead_one(queue)
     assert (dead.task_id, dead.attempts) == ("A", 0)
     assert "too large" in str(dead.error) or "no room" in str(dead.error)
-    assert queue.admin.take_dead_letter_counts().quarantined == 1
+    assert queue.admin.take_dead_letter_counts().unreadable == 1
     # Once the record is smaller, it can be redriven.
     shipments.change("A", filling=None)
     assert queue.redrive(["A"]) == 1

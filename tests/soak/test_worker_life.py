@@ -22,7 +22,7 @@ from freshq.stores.base import Guard
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import RunReport
-from freshq.worker import crew, loop, settle
+from freshq.worker import executor, loop, settle
 from tests.support.working import InThread, wait_until
 
 SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "1.5"))
@@ -171,7 +171,7 @@ def test_every_task_is_done_once_or_left_to_others(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.005, 0.02))
     monkeypatch.setattr(loop, "CLAIM_BACKOFF", Backoff(0.005, 0.02))
     monkeypatch.setattr(loop, "BUSY_BACKOFF", Backoff(0.002, 0.005))
-    monkeypatch.setattr(crew, "SLOW_CALL_SECONDS", 0.01)
+    monkeypatch.setattr(executor, "SLOW_CALL_SECONDS", 0.01)
     end, seed = time.monotonic() + SOAK_SECONDS, SEED
     while seed == SEED or time.monotonic() < end:
         play = Play(seed)

@@ -179,11 +179,11 @@ def test_resources_of_children(file: Path) -> None:
 
 def test_a_watcher_hears_of_tasks_after_a_fork(queue: Queue, file: Path) -> None:
     queue.claim()
-    wakes = core_of(queue).store.wakes
+    notifier = core_of(queue).store.notifier
     with ThreadPoolExecutor(1) as threads:
         for _ in range(2):
             waits = threads.submit(queue.claim, wait_seconds=PATIENCE_SECONDS)
-            wait_until(lambda: wakes.hears)
+            wait_until(lambda: notifier.is_connected)
             assert exit_code(forked(lambda: put_all(queue, 1))) == 0
             assert len(waits.result()) == 1
 

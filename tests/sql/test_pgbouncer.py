@@ -43,10 +43,10 @@ def test_an_idle_worker_polls_for_tasks_of_other_processes(
     worker = Worker(queue, lambda task: starts.put(task.payload), poll_seconds=PATIENCE_SECONDS)
     thread = threading.Thread(target=worker.run)
     thread.start()
-    listener: Any = core_of(queue).store.wakes
+    listener: Any = core_of(queue).store.notifier
     try:
-        wait_until(lambda: listener._watcher._is_deaf)
-        assert not listener.hears
+        wait_until(lambda: listener._watcher._cannot_listen)
+        assert not listener.is_connected
         direct.put("work")
         assert starts.get(timeout=PATIENCE_SECONDS) == "work"
     finally:

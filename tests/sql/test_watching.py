@@ -1,4 +1,4 @@
-"""Waking processes of a SQL database. A store without shared signals acts as another process."""
+"""Waking processes of a SQL database. A store that shares no signals stands for another process."""
 
 import asyncio
 import math
@@ -18,13 +18,13 @@ import sqlalchemy as sa
 from freshq import AsyncQueue, Claim, Queue, Settlement, Worker
 from freshq.queue import polling
 from freshq.queue.core import core_of
-from freshq.queue.polling import Lookout
-from freshq.stores import wakes
+from freshq.queue.polling import Fetcher
+from freshq.stores import notifier
+from freshq.stores.notifier import Topic
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.database import open_engine
-from freshq.stores.sql.listening import IDS_BYTES, Listener, PostgresWakes, parted
+from freshq.stores.sql.listening import IDS_BYTES, Listener, PostgresNotifier, parted
 from freshq.stores.sql.watching import LinePoller
-from freshq.stores.wakes import Topic
 from freshq.worker.background import REST_SECONDS
 from freshq.worker.options import WorkerConfig
 from tests.support.patience import PATIENCE_SECONDS
@@ -41,8 +41,8 @@ END = Topic("default", "end")
 
 
 def listener_of(queue: Queue) -> Listener:
-    of_queue = core_of(queue).store.wakes
-    assert isinstance(of_queue, PostgresWakes)
+    of_queue = core_of(queue).store.notifier
+    assert isinstance(of_queue, PostgresNotifier)
     assert isinstance(of_queue._watcher, Listener)
     return of_queue._watcher
 
@@ -63,7 +63,7 @@ class Idle:
         self.starts.put(task.payload)
 
     def waits(self) -> bool:
-        line = core_of(self.queue).store.wakes.line("default")
+        line = core_of(self.queue).store.notifier.line("default")
         return self.worker.status().store_answers and LINE in self.listener._held and line.waiters > 0
 
     def started(self) -> object:
@@ -198,7 +198,8 @@ def test_ids_have_room_in_a_notification() -> None:
     assert [task_id for part in parts for task_id in part] == ids
     assert len(parts) > 1
     assert all(
-        len(Listener("tasks", wakes.Signals(), list).payload_of("q", part).encode()) < 8000 for part in parts
+        len(Listener("tasks", notifier.Signals(), list).payload_of("q", part).encode()) < 8000
+        for part in parts
     )
 
 
@@ -230,15 +231,15 @@ def test_every_database_wakes_a_worker_of_another_process(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, starts = Queue(SqlStore(engine)), SimpleQueue[object]()
-    monkeypatch.setattr(wakes, "_BY_PLACE", {})  # so that the next store shares nothing with this one
+    monkeypatch.setattr(notifier, "_BY_PLACE", {})  # so that the next store shares nothing with this one
     other = Queue(SqlStore(engine))
     worker = Worker(queue, lambda task: starts.put(task.payload), poll_seconds=NEVER_SECONDS)
     thread = threading.Thread(target=worker.run)
     thread.start()
-    signals: Any = core_of(queue).store.wakes
+    signals: Any = core_of(queue).store.notifier
     try:
         for payload in range(2):
-            wait_until(lambda: LINE in signals._watcher._held and signals.hears)
+            wait_until(lambda: LINE in signals._watcher._held and signals.is_connected)
             other.put(payload)
             assert starts.get(timeout=PATIENCE_SECONDS) == payload
     finally:
@@ -254,7 +255,7 @@ def apart(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
         pytest.skip("MariaDB is polled")
     monkeypatch.setattr(polling, "FIRST_INTERVAL_SECONDS", NEVER_SECONDS)
     queue = Queue(SqlStore(engine))
-    monkeypatch.setattr(wakes, "_BY_PLACE", {})
+    monkeypatch.setattr(notifier, "_BY_PLACE", {})
     other = Queue(SqlStore(engine))
     other.put_many([{"payload": name, "task_id": name} for name in "abc"])
     yield queue, other, sorted(other.claim(3), key=lambda claim: claim.task.task_id)
@@ -263,7 +264,7 @@ def apart(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
 
 def when_awaited(queue: Queue, act: Callable[[], object]) -> threading.Thread:
     """Act in another thread once changes by other processes end a wait for the end of a task."""
-    signals: Any = core_of(queue).store.wakes
+    signals: Any = core_of(queue).store.notifier
 
     def wait() -> None:
         wait_until(lambda: END in signals._watcher._held and signals._signals.by_topic[END].waiters > 0)
@@ -307,14 +308,14 @@ def test_an_idle_worker_sends_at_most_1_5_statements_a_second(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Count what it does each time, instead of waiting for it."""
-    monkeypatch.setattr(wakes.Wakes, "hears", True)
+    monkeypatch.setattr(notifier.Notifier, "is_connected", True)
     with Queue(SqlStore(engine)) as queue:
-        lookout = Lookout(core_of(queue), NEVER_SECONDS)
+        fetcher = Fetcher(core_of(queue), NEVER_SECONDS)
 
         def look() -> None:
-            lookout.begin()
+            fetcher.begin()
             assert queue.claim() == []
-            lookout.found_few(0)
+            fetcher.found_few(0)
 
         look()
         queue.admin.upkeep()

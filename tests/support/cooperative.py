@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from unittest import mock
 
 from freshq.queue.stopping import Wake
-from freshq.stores import wakes
+from freshq.stores import notifier
 from freshq.stores.sql.watching import TableWatcher
 from tests.support.confined import Confined, patched_here
 
@@ -31,7 +31,7 @@ _POOLS: Final = (
 )
 _THREADED: Final = (
     "freshq.stores.dynamodb.leases",
-    *(f"freshq.worker.{name}" for name in ("background", "crew", "loop", "run")),
+    *(f"freshq.worker.{name}" for name in ("background", "executor", "loop", "run")),
 )
 _WAITS: Final = tuple(f"freshq.worker.{name}.wait" for name in ("background", "lease_loop", "worker"))
 
@@ -108,7 +108,7 @@ def wait_for(run: Interleaving, seconds: float | None, is_called: Callable[[], b
 def _waits(run: Interleaving) -> Iterator[Any]:
     """Yield the replacements of what waits for other threads."""
 
-    def wait_for_change(signal: wakes.Signal, seen: int, seconds: float) -> None:
+    def wait_for_change(signal: notifier.Signal, seen: int, seconds: float) -> None:
         wait_for(run, seconds, lambda: signal.count != seen)
 
     def wait_for_call(wake: Wake, seconds: float | None) -> None:
@@ -122,7 +122,7 @@ def _waits(run: Interleaving) -> Iterator[Any]:
         wait_for(run, seconds, lambda: all(call.done() for call in some))
         return SimpleNamespace(done={call for call in some if call.done()})
 
-    yield patched_here(wakes.Signal, "wait", wait_for_change)
+    yield patched_here(notifier.Signal, "wait", wait_for_change)
     # Its thread would run at its own pace. After the schedule, the virtual time of the last wait would seem
     # to lie ahead, and the thread would never end.
     yield patched_here(TableWatcher, "await_changes", lambda *_waits: None)

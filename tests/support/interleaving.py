@@ -519,7 +519,9 @@ class _Switching:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
         return (
-            partial(self._call, found, name) if callable(found) and name not in ("clock", "wakes") else found
+            partial(self._call, found, name)
+            if callable(found) and name not in ("clock", "notifier")
+            else found
         )
 
     def _call(self, method: Callable[..., Any], name: str, *arguments: Any, **named: Any) -> Any:

@@ -52,7 +52,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[Any]:
     for thread in left:
         watcher = getattr(getattr(thread, "_target", None), "__self__", None)
         if (
-            thread.name == "freshq-wakes" and watcher is not None
+            thread.name == "freshq-notifier" and watcher is not None
         ):  # it listens for seconds after the last wait
             watcher.close()
     for thread in left:

@@ -22,8 +22,8 @@ from freshq.queue.polling import Interval
 from freshq.stores.base import Conflict, Guard
 from freshq.stores.dynamodb.batches import Batches
 from freshq.stores.memory import MemoryStore
+from freshq.stores.notifier import Signal
 from freshq.stores.sql import statements
-from freshq.stores.wakes import Signal
 from tests.support.interleaving import Found, explore
 from tests.support.scenarios import SCENARIOS, WORLDS
 

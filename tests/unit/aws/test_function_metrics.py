@@ -174,7 +174,7 @@ def test_every_task_that_becomes_a_dead_letter_is_counted_once(
         assert chain.queue.stats().failure == 3
     lines = emitted(capsys.readouterr().out)
     assert sum(sum(line.get("TasksFailed", [])) for line in lines) == 3
-    assert sum(sum(line.get("TasksQuarantined", [])) for line in lines) == 1
+    assert sum(sum(line.get("TasksUnreadable", [])) for line in lines) == 1
 
 
 def minutes(lines: list[dict[str, Any]], minutes: int = 60) -> dict[str, list[float]]:

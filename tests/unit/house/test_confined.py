@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from freshq.queue.stopping import Wake
-from freshq.worker import crew as crew_module
+from freshq.worker import executor as executor_module
 from tests.support.confined import confined
 from tests.support.cooperative import playing
 
@@ -24,7 +24,7 @@ PATCHED = re.compile(
 )
 
 
-crew: Any = crew_module
+executor: Any = executor_module
 
 
 class Schedule:
@@ -64,8 +64,8 @@ def test_the_time_of_a_schedule_stands_still_for_its_own_thread_only() -> None:
         assert elsewhere(time.time) > 1e9
         assert elsewhere(lambda: os.urandom(16)) != bytes(16)
         assert elsewhere(lambda: random.SystemRandom().getrandbits(64)) >= 0
-        assert elsewhere(lambda: type(crew.threading.Lock())) is lock
-        assert type(crew.threading.Lock()) is not lock
+        assert elsewhere(lambda: type(executor.threading.Lock())) is lock
+        assert type(executor.threading.Lock()) is not lock
         woken = Wake()
         woken.set()
         assert elsewhere(lambda: woken.wait(60)) is None

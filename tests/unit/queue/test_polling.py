@@ -8,7 +8,7 @@ import pytest
 from freshq import Queue
 from freshq.queue import polling
 from freshq.stores.memory import MemoryStore
-from freshq.stores.wakes import Signal
+from freshq.stores.notifier import Signal
 from tests.conftest import Clock
 from tests.support.readings import payloads
 
@@ -39,7 +39,7 @@ class WaitingStore(MemoryStore):
         """Start with nothing waited for."""
         super().__init__()
         self.signal = PassingSignal(time)
-        self.wakes.line = lambda queue: self.signal  # type: ignore[method-assign]  # noqa: ARG005
+        self.notifier.line = lambda queue: self.signal  # type: ignore[method-assign]  # noqa: ARG005
         self.after_claim: Callable[[], object] = lambda: None
 
     def tidy(self, queue: str, now: float, limit: int) -> int:

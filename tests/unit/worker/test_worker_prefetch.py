@@ -10,7 +10,7 @@ from freshq import Busy, Handlers, Queue, Task, Worker
 from freshq.policy.limits import ConcurrencyLimit, Prefetch, SharedBucket
 from freshq.policy.retry import Backoff
 from freshq.telemetry import Outcome
-from freshq.worker import crew, loop, settle
+from freshq.worker import executor, loop, settle
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import InThread, Outage, Quiet, lease_of, wait_until
@@ -34,8 +34,8 @@ class Fixed(Prefetch):
 @pytest.fixture(autouse=True)
 def _prefetches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make workers prefetch however slow the machine is, and let tasks wait indefinitely."""
-    monkeypatch.setattr(crew, "Prefetch", Fixed)
-    monkeypatch.setattr(crew, "MAX_WAIT_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(executor, "Prefetch", Fixed)
+    monkeypatch.setattr(executor, "MAX_WAIT_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(loop, "BUSY_BACKOFF", Backoff(PATIENCE_SECONDS, PATIENCE_SECONDS))
     monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.02, 0.05))
 
@@ -43,7 +43,7 @@ def _prefetches(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give tasks back after the usual time."""
-    monkeypatch.setattr(crew, "MAX_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(executor, "MAX_WAIT_SECONDS", 0.01)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from freshq.policy.retry import Backoff
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome
-from freshq.worker import crew, settle
+from freshq.worker import executor, settle
 from freshq.worker.settle import PendingSettlement
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import InThread, Quiet, wait_until, work_off
@@ -88,14 +88,14 @@ def test_a_run_that_ends_alone_is_settled_alone_and_at_once(
 def test_what_ends_during_a_call_is_settled_by_the_next_one(
     queue: Queue, store: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "SLOW_CALL_SECONDS", PATIENCE_SECONDS)
-    ended, settle = list[object](), crew.Crew.settle
+    monkeypatch.setattr(executor, "SLOW_CALL_SECONDS", PATIENCE_SECONDS)
+    ended, settle = list[object](), executor.Executor.settle
 
-    def noted(its_crew: crew.Crew, pending: PendingSettlement) -> None:
-        settle(its_crew, pending)
+    def noted(its_executor: executor.Executor, pending: PendingSettlement) -> None:
+        settle(its_executor, pending)
         ended.append(pending)
 
-    monkeypatch.setattr(crew.Crew, "settle", noted)
+    monkeypatch.setattr(executor.Executor, "settle", noted)
     store.open.clear()
     put(queue, "first")
     wait_until(lambda: store.calls == [["first"]])
@@ -131,7 +131,7 @@ def test_a_quick_run_is_settled_while_those_claimed_with_it_still_run(
 def test_a_run_that_succeeded_frees_its_slot_but_only_so_many_wait_to_be_settled(
     working: Working, queue: Queue, store: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "SLOW_CALL_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(executor, "SLOW_CALL_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(Prefetch, "limit", lambda *_: 0)
     store.open.clear()
     put(queue, *"abcdefgh")

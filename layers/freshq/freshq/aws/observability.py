@@ -182,8 +182,8 @@ def count_dead_letters(queue: BaseQueue) -> None:
     `TasksFailed` counts every task that becomes a dead letter, including these.
     """
     counts = queue.admin.take_dead_letter_counts()
-    count("TasksQuarantined", counts.quarantined)
-    count("TasksFailed", counts.quarantined + counts.exhausted)
+    count("TasksUnreadable", counts.unreadable)
+    count("TasksFailed", counts.unreadable + counts.exhausted)
 
 
 def log_transition(message: str, task_id: str, **facts: Any) -> None:

@@ -108,11 +108,11 @@ class DeadLetterCounts(NamedTuple):
     """Numbers of tasks that became dead letters without a failed run.
 
     Attributes:
-        quarantined: Tasks that cannot be read.
+        unreadable: Tasks that cannot be read.
         exhausted: Tasks whose last lease expired.
     """
 
-    quarantined: int
+    unreadable: int
     exhausted: int
 
 

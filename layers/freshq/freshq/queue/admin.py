@@ -44,7 +44,7 @@ MOST_IN_VAIN: Final = 5
 BATCH_TASKS: Final = 100
 
 
-class Tending(Verbs):
+class Operating(Verbs):
     """Changes tasks by their ids; pauses and purges the queue.
 
     Changing a task that a worker holds takes `force`: the worker gets LeaseLost at its next verb, and its
@@ -164,7 +164,7 @@ class Tending(Verbs):
         while some := list(islice(fresh, int(min(BATCH_TASKS, left - moved)))):
             written = write_many(some)
             moved += sum(task is not None for task in written)  # other callers changed the rest first
-            core.store.wakes.changed(self.name, written)
+            core.store.notifier.changed(self.name, written)
         return moved
 
     def purge(
@@ -259,7 +259,7 @@ class Tending(Verbs):
             False
         """
         self._core.store.set_paused(self.name, paused=False)
-        self._core.store.wakes.put(self.name)
+        self._core.store.notifier.put(self.name)
 
     def paused(self) -> bool:
         """Return whether claims are suspended.
@@ -568,7 +568,7 @@ class Admin(Verbs):
 
         Counts only the dead letters that `recover`, `upkeep` or claims of this process found.
         """
-        return DeadLetterCounts(self._core.store.take_quarantined(), self._core.upkeep.take_exhausted())
+        return DeadLetterCounts(self._core.store.take_unreadable(), self._core.upkeep.take_exhausted())
 
     def exact_count_units(self) -> int | None:
         """Return about how many read units DynamoDB bills for `stats()`; None if the store bills no reads.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from freshq.model.options import parse_options
-from freshq.queue.admin import Admin, Reading, Tending
+from freshq.queue.admin import Admin, Operating, Reading
 from freshq.queue.claim import Claiming
 from freshq.queue.core import Core
 from freshq.queue.put import Putting
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from freshq.stores.base import Store
 
 
-class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
+class BaseQueue(Reading, Operating, Settling, Claiming, Putting):
     """A queue of tasks that lose value with age, on any store. Thread-safe.
 
     Invalid arguments raise ValueError before any write. A store that does not answer raises StoreError; it

@@ -573,7 +573,7 @@ class Claiming(Verbs):
                 yield work
         finally:
             if work is not None:
-                self._core.store.wakes.changed(self.name, [work.settled, work.failed])
+                self._core.store.notifier.changed(self.name, [work.settled, work.failed])
         if work is not None:
             _count_end(core, work)
         else:

@@ -358,12 +358,12 @@ class Core:
     def insert(self, tasks: Sequence[Task]) -> Sequence[bool | PutResult]:
         """Put tasks whose ids are free, and wake their waiters."""
         answers = self.store.insert(tasks)
-        self.store.wakes.put(self.name)
+        self.store.notifier.put(self.name)
         return answers
 
     def _put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> Sequence[bool | PutResult]:
         outcomes = self.store.put_over(tasks, on_conflict)
-        self.store.wakes.put(self.name)
+        self.store.notifier.put(self.name)
         return outcomes
 
     def stored(self, task_id: str) -> Task:
@@ -434,7 +434,7 @@ class Core:
             changed = until_committed(attempt, Conflict, MAX_READ_WRITE_TRIES)
         except Conflict:
             raise LostRace.of_task(task_id, MAX_READ_WRITE_TRIES) from None
-        self.store.wakes.changed(self.name, [changed])
+        self.store.notifier.changed(self.name, [changed])
         return changed
 
     def change_each(
@@ -456,7 +456,7 @@ class Core:
                 write(changed, guard)
             except Conflict:
                 self.change(changed.task_id, verb, write)
-        self.store.wakes.changed(self.name, [changed for changed, _guard in changes])
+        self.store.notifier.changed(self.name, [changed for changed, _guard in changes])
         return len(changes)
 
     def move(self, task: Task, guard: Guard) -> Task:
@@ -478,7 +478,7 @@ class Core:
             settled = self.store.replace(changed, Guard(TaskStatus.TAKEN, lease_token=claim.token))
         except Conflict as conflict:
             raise self.lease_lost(claim, conflict.current) from None
-        self.store.wakes.changed(self.name, [settled])
+        self.store.notifier.changed(self.name, [settled])
         return self.ended(claim, settled, is_served=settlement.verb in SERVED)
 
     def _settle_observed(self, observer: Telemetry, settlement: Settlement) -> Task:
@@ -540,7 +540,7 @@ class Core:
             return conflict.current
         finally:
             self.let_go([held])
-        self.store.wakes.changed(self.name, [released])
+        self.store.notifier.changed(self.name, [released])
         return released
 
     def note_extended(self, tasks: Sequence[Task], now: float) -> None:

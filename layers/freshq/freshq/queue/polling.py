@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claims
     from freshq.model.task import Task
     from freshq.queue.core import Core
-    from freshq.stores.wakes import Signal
+    from freshq.stores.notifier import Signal
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Interval:
 Poll: TypeAlias = Callable[[], T | Interval]
 
 
-class Lookout:
+class Fetcher:
     """When to look for claimable tasks: after a change, at the next due time, and at intervals.
 
     Attributes:
@@ -74,7 +74,7 @@ class Lookout:
             core: The queue.
             longest_seconds: Longest time between two looks.
         """
-        self.signal = core.store.wakes.line(core.name)
+        self.signal = core.store.notifier.line(core.name)
         self.seen = 0
         self.looks = 0
         self._core = core
@@ -100,7 +100,7 @@ class Lookout:
 
     def look_soon(self) -> None:
         """Make the next look due, unless every change does."""
-        if not self._core.store.wakes.hears:
+        if not self._core.store.notifier.is_connected:
             self._look_at = -math.inf
 
     def begin(self) -> None:
@@ -117,15 +117,17 @@ class Lookout:
     def seconds(self) -> float:
         """Return the time to wait after a look that found too few tasks."""
         core, seconds = self._core, self._longest_seconds
-        hears = core.store.wakes.hears
-        if not hears:
+        is_connected = core.store.notifier.is_connected
+        if not is_connected:
             idle_seconds = time.monotonic() - self._found_at
-            seconds = min(seconds, max(core.store.wakes.first_look_seconds, INTERVAL_PART * idle_seconds))
-            seconds = min(seconds, core.store.wakes.poll_seconds)
+            seconds = min(seconds, max(core.store.notifier.first_look_seconds, INTERVAL_PART * idle_seconds))
+            seconds = min(seconds, core.store.notifier.poll_seconds)
         try:
             if core.store.paused(core.name):
                 return min(seconds, PAUSED_SECONDS)
-            is_known = hears and self._due_seen == self.seen and not (self._due and self._due <= core.now())
+            is_known = (
+                is_connected and self._due_seen == self.seen and not (self._due and self._due <= core.now())
+            )
             if not is_known:
                 self._due, self._due_seen = core.store.next_due(core.name, self._began), self.seen
             return seconds if self._due is None else max(0.0, min(seconds, self._due - core.now()))
@@ -161,7 +163,7 @@ def answer_of(poll: Poll[T]) -> T:
 
 
 def poll_for_claims(claim: Callable[[], Claims], core: Core, wait_seconds: float | None) -> Poll[Claims]:
-    """Return a poll that claims when `Lookout` says.
+    """Return a poll that claims when `Fetcher` says.
 
     Args:
         claim: Claims tasks; returns the claims made, perhaps none.
@@ -175,17 +177,17 @@ def poll_for_claims(claim: Callable[[], Claims], core: Core, wait_seconds: float
         ValueError: If an argument is wrong.
     """
     deadline = _end_of_wait("wait_seconds", wait_seconds)
-    lookout = Lookout(core, CLAIM_SECONDS)
+    fetcher = Fetcher(core, CLAIM_SECONDS)
 
     def poll() -> Claims | Interval:
-        lookout.begin()
+        fetcher.begin()
         if claims := claim():
             return claims
         left = deadline - time.monotonic()
         if left <= 0:
             return claims
-        seconds = 0.0 if lookout.goes_on(0, more=claims.more) else lookout.seconds()
-        return Interval(min(left, seconds), lookout.signal, lookout.seen)
+        seconds = 0.0 if fetcher.goes_on(0, more=claims.more) else fetcher.seconds()
+        return Interval(min(left, seconds), fetcher.signal, fetcher.seen)
 
     return poll
 
@@ -216,7 +218,7 @@ class EndsPoll:
         self._poll_seconds = checked_seconds("poll_seconds", poll_seconds, above_zero=True)
         self._deadline = _end_of_wait("timeout_seconds", timeout_seconds)
         self._began = self._look_at = time.monotonic()
-        self._signal = core.store.wakes.ends(core.name, self._left)
+        self._signal = core.store.notifier.ends(core.name, self._left)
 
     def __call__(self) -> list[Task] | Interval:
         """Look once; return the tasks that ended, or the time to wait until the next look."""

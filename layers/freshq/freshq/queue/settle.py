@@ -91,7 +91,7 @@ class Settling(Verbs):
                 answers.append(answer)
             else:
                 answers.append(core.ended(each.claim, answer, is_served=each.verb in SERVED))
-        core.store.wakes.changed(self.name, [each for each in answers if isinstance(each, Task)])
+        core.store.notifier.changed(self.name, [each for each in answers if isinstance(each, Task)])
         return answers
 
     def fail(self, claim: Claim, *, error: str | None = None) -> Task:

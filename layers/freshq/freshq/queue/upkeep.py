@@ -125,7 +125,7 @@ class Upkeep:
         now = self._now()
         changes = [(self._brought_in(task, now), Guard.unchanged(task)) for task in due.tasks]
         stored = self._store.replace_many(changes) if changes else []
-        self._store.wakes.changed(self._queue, stored)
+        self._store.notifier.changed(self._queue, stored)
         moved = sum(task is not None for task in stored)
         with self._tally:
             self._exhausted += sum(task is not None and task.status is TaskStatus.FAILURE for task in stored)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Pro
 from freshq.errors import FreshqError, StoreError, quoted
 from freshq.model.answers import Claim, PutOutcome
 from freshq.model.task import LIVE, TaskStatus
-from freshq.stores.wakes import Wakes
+from freshq.stores.notifier import Notifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -713,7 +713,7 @@ class Agenda(Protocol):
         """Return when the next delay or lease ends, in seconds; None if there is none, or it is not known."""
         return None
 
-    def take_quarantined(self) -> int:
+    def take_unreadable(self) -> int:
         """Return how many tasks that cannot be read became dead letters here since the last call."""
         return 0
 
@@ -832,9 +832,9 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         return stats
 
     @cached_property
-    def wakes(self) -> Wakes:
+    def notifier(self) -> Notifier:
         """Wakes waiters for tasks: shared by all stores of this process on the same table."""
-        return Wakes()
+        return Notifier()
 
     @cached_property
     def expired(self) -> ExpiredTasks:

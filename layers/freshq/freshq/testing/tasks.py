@@ -297,7 +297,7 @@ def _shown(seen: list[dict[str, Any]]) -> str:
 
 # Methods without a call to the database.
 OPTIONS: Final = frozenset({RECORD, DISSENT})
-_LOCAL: Final = frozenset({"clock", "close", "take_quarantined"})
+_LOCAL: Final = frozenset({"clock", "close", "take_unreadable"})
 
 
 class FaultyStore:

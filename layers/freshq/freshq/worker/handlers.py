@@ -34,7 +34,7 @@ from freshq.model.codec import JSON, checked_codec, field_problem
 from freshq.model.task import PayloadT, Task, TaskStatus, changed, handle_of, keep_run
 from freshq.policy.retry import QUEUES, Backoff
 from freshq.queue.base import blocking_queue
-from freshq.worker.crew import OwnLoop, result_of, started_on
+from freshq.worker.executor import OwnLoop, result_of, started_on
 from freshq.worker.runner import CoroutineRunner, hint, is_async, is_async_generator, is_class, misses_task
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from freshq.errors import LeaseLost, StoreError
 from freshq.model.answers import Claims
 from freshq.model.lifecycle import Settlement
 from freshq.worker.background import LeaseRenewal
-from freshq.worker.crew import Crew, result_of
+from freshq.worker.executor import Executor, result_of
 from freshq.worker.loop import MIN_SECONDS, WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
 from freshq.worker.run import Phase, SerialCalls, TaskRuns, in_thread
@@ -53,7 +53,7 @@ STALL_SECONDS: Final = 0.005
 
 
 class LeaseLoop(WorkLoop):
-    """Claims tasks, runs each in a thread of a crew while its lease is extended, and settles them."""
+    """Claims tasks, runs each in a thread of an executor while its lease is extended, and settles them."""
 
     def __init__(
         self,
@@ -82,7 +82,9 @@ class LeaseLoop(WorkLoop):
         self._codec = codec
         self._runs = TaskRuns(on_end=end_request.wake.set)
         slots = config.concurrency if config.may_prefetch else None
-        self._crew = Crew(self._run, self._settle, self._runs.free_succeeded, slots, self._is_coroutine)
+        self._executor = Executor(
+            self._run, self._settle, self._runs.free_succeeded, slots, self._is_coroutine
+        )
         self._answered_runs = SerialCalls("freshq-answers", self._go_on)
         self._renewal = LeaseRenewal(
             queue, self._runs, config.poll_seconds, config.max_run_seconds, self._overran
@@ -95,24 +97,24 @@ class LeaseLoop(WorkLoop):
             with self._renewal:
                 yield
         finally:
-            self._crew.close()
+            self._executor.close()
 
     @override
     def _check_background(self) -> None:
         self._renewal.check()
-        self._wake_crew()
+        self._wake_executor()
         super()._check_background()
 
-    def _wake_crew(self) -> None:
+    def _wake_executor(self) -> None:
         """Have claimed tasks run; the next check tries again if the system has no thread left.
 
         Raises:
             RuntimeError: If none of the tasks had a thread for `SHORTAGE_SECONDS`.
         """
         try:
-            self._crew.wake()
+            self._executor.wake()
         except RuntimeError as error:
-            self._is_short(error, fatal=not self._crew.has_threads)
+            self._is_short(error, fatal=not self._executor.has_threads)
 
     @override
     def _in_flight(self) -> int:
@@ -120,7 +122,7 @@ class LeaseLoop(WorkLoop):
 
     def _held(self) -> int:
         """Return the number of tasks that occupy a slot or wait for one."""
-        return self._runs.occupied(self._config.concurrency + self._crew.prefetched())
+        return self._runs.occupied(self._config.concurrency + self._executor.prefetched())
 
     @override
     def _is_busy(self) -> bool:
@@ -141,16 +143,16 @@ class LeaseLoop(WorkLoop):
         ended = self._runs.take_ended()
         if any(run.ended is Outcome.RELEASED for run in ended):  # the downstream is busy
             self._give_back_waiting(at_once=True)
-        self._crew.free(ended)
+        self._executor.free(ended)
         return [run.ended for run in ended if run.ended is not None and not run.given_back]
 
     @override
     def _wait(self, seconds: float) -> None:
-        seconds = min(seconds, max(MIN_SECONDS, self._crew.patience_seconds()))
+        seconds = min(seconds, max(MIN_SECONDS, self._executor.patience_seconds()))
         began = time.monotonic()
         super()._wait(seconds)
         if time.monotonic() - began > seconds + STALL_SECONDS:
-            self._crew.wait_again()
+            self._executor.wait_again()
         self._give_back_waiting(at_once=False)
 
     @override
@@ -160,7 +162,7 @@ class LeaseLoop(WorkLoop):
 
     def _give_back_waiting(self, *, at_once: bool) -> None:
         """Release prefetched tasks that have waited too long, or all of them."""
-        runs = self._crew.take_waiting(at_once=at_once)
+        runs = self._executor.take_waiting(at_once=at_once)
         for run in runs:
             self._runs.settles(run)
         if runs:
@@ -177,10 +179,10 @@ class LeaseLoop(WorkLoop):
             self._limits.started()
             self._breaker.probe(claim.token)
         runs = [self._runs.begin(claim, now) for claim in claims]
-        self._crew.start(runs)
-        self._wake_crew()
+        self._executor.start(runs)
+        self._wake_executor()
         if len(claims) < limit:  # after the start, because it may read the store
-            self._lookout.found_few(len(claims), more=claims.more)
+            self._fetcher.found_few(len(claims), more=claims.more)
             if claims.more:
                 self._last_work = time.monotonic()  # it is not idle
 
@@ -190,14 +192,14 @@ class LeaseLoop(WorkLoop):
         Returns:
             The claims, and how many there was room for; 0 if it did not claim.
         """
-        if self._backoff.active or not self._lookout.is_due or self._settles_late():
+        if self._backoff.active or not self._fetcher.is_due or self._settles_late():
             return Claims(), 0
         limit = 0
         try:
-            limit = self._limits.available(self._held()) + self._crew.prefetched()
+            limit = self._limits.available(self._held()) + self._executor.prefetched()
             limit = int(min(limit, self._breaker.room()))
             self._had_room = limit > 0
-            self._lookout.begin()
+            self._fetcher.begin()
             claims = self._queue.claim(limit) if limit > 0 else Claims()
         except StoreError as error:
             self._store_failed(error)
@@ -224,7 +226,7 @@ class LeaseLoop(WorkLoop):
         return any(run.claim.lease_until <= self._queue.admin.now() for run in runs)
 
     def _run(self, run: TaskRun) -> None:
-        """Run a task in a thread of the crew, and have it settled; or start its coroutine."""
+        """Run a task in a thread of the executor, and have it settled; or start its coroutine."""
         try:
             if run.given_back:
                 self._runs.end(run, Outcome.GIVEN_BACK)
@@ -246,15 +248,17 @@ class LeaseLoop(WorkLoop):
             end = self._must_not_start(run) or self._of_unknown_kind(run)
         if end is None and self._config.at_most_once:
             self._runs.settles(run)
-            self._crew.settle(PendingSettlement(run, completed(run.claim), partial(self._acknowledged, run)))
+            self._executor.settle(
+                PendingSettlement(run, completed(run.claim), partial(self._acknowledged, run))
+            )
             return
         if end is None:
             end = self._run_to_end(run)
         self._runs.settles(run, frees_slot=end.outcome is Outcome.SUCCEEDED)
         if end.outcome is Outcome.SUCCEEDED:
-            self._crew.free([run])
+            self._executor.free([run])
         self._note_end(run, end)
-        self._crew.settle(self._pending(run, end, time.monotonic() - run.began))
+        self._executor.settle(self._pending(run, end, time.monotonic() - run.began))
 
     def _must_not_start(self, run: TaskRun) -> RunEnd | None:
         """Return how to put back a task that must not start; None if it may."""
@@ -307,7 +311,7 @@ class LeaseLoop(WorkLoop):
         self._run(run)
         self._runs.free_succeeded()
         with suppress(RuntimeError):  # the system lacks threads for now: a later `wake` retries
-            self._crew.wake()
+            self._executor.wake()
 
     def _runner_of(self, run: TaskRun) -> Runner:
         """Return the runner of the task; for a coroutine that has ended, a function with its result."""
@@ -355,9 +359,9 @@ class LeaseLoop(WorkLoop):
             self._settled(run, 0.0, "it could not be acknowledged, so it was not run", outcome)
             return
         run.enter(Phase.RUNNING_ONCE)
-        self._crew.start([run])
+        self._executor.start([run])
         with suppress(RuntimeError):  # the system lacks threads: the thread that settles runs it next
-            self._crew.wake()
+            self._executor.wake()
 
     def _run_once(self, run: TaskRun) -> None:
         error, downstream_ok = ran_once(run.claim, self._runner_of(run))

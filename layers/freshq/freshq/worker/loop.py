@@ -18,7 +18,7 @@ from freshq.model.task import handle_of
 from freshq.policy.limits import TokenBucket
 from freshq.policy.retry import Backoff, equal_jitter
 from freshq.queue.core import core_of
-from freshq.queue.polling import Lookout
+from freshq.queue.polling import Fetcher
 from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 from freshq.queue.stopping import StopRequest, Wake
 from freshq.worker.background import BackgroundUpkeep
@@ -267,7 +267,7 @@ class WorkLoop(ABC):
         # Tracebacks are logged also if the application's observer does not log.
         self._observer_logs = config.observer is None or getattr(config.observer, "logs_failures", False)
         self._backoff = ClaimBackoff(core_of(queue).uniform)
-        self._lookout = Lookout(core_of(queue), min(config.poll_seconds, _idle_look_seconds(config)))
+        self._fetcher = Fetcher(core_of(queue), min(config.poll_seconds, _idle_look_seconds(config)))
         self._breaker = limits.breaker
         self._upkeep = BackgroundUpkeep(queue, self._settles_late, self._is_at_rest, self._breaker.share)
         self._last_work = self._turned_at = time.monotonic()
@@ -286,7 +286,7 @@ class WorkLoop(ABC):
         """Run tasks until the end; then wait for those still running."""
         with self._background(), self._upkeep:
             try:
-                with self._lookout.signal.calling(self._end_request.wake.set):
+                with self._fetcher.signal.calling(self._end_request.wake.set):
                     self._serve(ended)
             finally:
                 self._draining.set()
@@ -346,11 +346,11 @@ class WorkLoop(ABC):
 
     def _waits_for_tasks(self) -> bool:
         """Return whether a slot is free and the line had no task for it."""
-        return not self._lookout.is_due and self._in_flight() < self._config.concurrency
+        return not self._fetcher.is_due and self._in_flight() < self._config.concurrency
 
     def _is_at_rest(self) -> bool:
         """Return whether there is no task to run or to claim."""
-        return not self._lookout.is_due and not self._has_work()
+        return not self._fetcher.is_due and not self._has_work()
 
     def _settles_late(self) -> bool:
         """Return whether others could take a task done here, but unsettled because of an outage."""
@@ -370,15 +370,15 @@ class WorkLoop(ABC):
             turn_at = time.monotonic()
             with self._surviving_shortage():
                 self._start_what_fits()
-            if looks != self._lookout.looks:  # the look may have fallen due during the turn
-                asked_at, looks = turn_at, self._lookout.looks
+            if looks != self._fetcher.looks:  # the look may have fallen due during the turn
+                asked_at, looks = turn_at, self._fetcher.looks
             request.idle = self._is_idle(asked_at)
             if request.idle and all(peer.idle for peer in request.peers):
                 self.report.idle = self._had_room
                 return
             # For a free slot or token, or for tasks.
-            seconds = min(TURN_SECONDS, self._config.poll_seconds, self._lookout.left_seconds)
-            with self._lookout.signal.waiting() if self._waits_for_tasks() else nullcontext():
+            seconds = min(TURN_SECONDS, self._config.poll_seconds, self._fetcher.left_seconds)
+            with self._fetcher.signal.waiting() if self._waits_for_tasks() else nullcontext():
                 self._wait(self._limits.seconds_to_wait(self._in_flight(), max(MIN_SECONDS, seconds)))
             self._raise_failure()
 
@@ -483,7 +483,7 @@ class WorkLoop(ABC):
     def _count_ended(self) -> None:
         for outcome in self._take_outcomes():
             self._last_work = time.monotonic()
-            self._lookout.look_soon()
+            self._fetcher.look_soon()
             if isinstance(outcome, BaseException):
                 self._failure = self._failure or outcome
                 continue

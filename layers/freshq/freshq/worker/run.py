@@ -72,7 +72,7 @@ class TaskRun:
         coroutine: The future of the coroutine that runs the task; None if a thread runs it.
         began: When its function began, or, until then, when it began to wait for a slot, by the monotonic
             clock.
-        has_slot: Whether it occupies a slot of the crew.
+        has_slot: Whether it occupies a slot of the executor.
         given_back: Whether the worker released its task while it ran, and counted that; its end no longer
             counts.
     """
@@ -161,7 +161,7 @@ class TaskRun:
 
 
 class TaskRuns:
-    """The runs that have not ended. Thread-safe: the claim loop, lease renewal and the crew share it."""
+    """The runs that have not ended. Thread-safe: the claim loop, lease renewal and the executor share it."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         """Begin without runs.

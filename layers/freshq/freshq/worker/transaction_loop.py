@@ -83,7 +83,7 @@ class TransactionLoop(WorkLoop):
     """Holds a task and runs it in one thread, inside one transaction.
 
     While the queue has tasks, several threads ask at a time; after one finds none, one thread asks when
-    `Lookout` says.
+    `Fetcher` says.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class TransactionLoop(WorkLoop):
             self._store_failed(outage)
         elif outage is not None:
             self._is_short(outage)
-        if self._backoff.active or not self._lookout.is_due:
+        if self._backoff.active or not self._fetcher.is_due:
             return
         asking = sum(thread.held is None for thread in self._threads)
         try:
             free = self._limits.available(self._in_flight()) - asking
             free = int(min(free, self._breaker.room() - asking))
             if asking == 0:
-                self._lookout.begin()
+                self._fetcher.begin()
         except StoreError as error:
             self._store_failed(error)
             return
@@ -175,7 +175,7 @@ class TransactionLoop(WorkLoop):
             self._store_answered()
         if None in results:
             self._found_nothing = True
-            self._lookout.found_few(len(results) - 1)
+            self._fetcher.found_few(len(results) - 1)
 
     def _hold_and_run(self, thread: _TransactionThread) -> Outcome | None:
         """Hold the next task, run it and settle it; return None if there is none.

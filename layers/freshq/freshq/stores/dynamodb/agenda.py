@@ -189,13 +189,13 @@ class DynamoAgenda(DynamoPart):
         return expired
 
     def _readable(self, items: Iterable[Item], now: float) -> list[Task]:
-        """Return the readable tasks; quarantine the unreadable ones unless their lease is running."""
+        """Return the readable tasks; discard the unreadable ones unless their lease is running."""
         tasks = []
         for item in filter(is_task, items):
             if (task := decode_if_task(item)) is not None:
                 tasks.append(task)
             elif seconds_or(item.get("leaseUntil"), now) <= now:
-                self.quarantine.admit(item, now)
+                self.unreadable.discard_if_damaged(item, now)
         return tasks
 
     def _tidy_lease_record(self, record: Item, next_due_at: float | None) -> None:
@@ -225,9 +225,9 @@ class DynamoAgenda(DynamoPart):
         return self.line_records.tidy_in_claim(queue, now)
 
     @override
-    def take_quarantined(self) -> int:
-        admitted, self.quarantine.admitted = self.quarantine.admitted, 0
-        return admitted
+    def take_unreadable(self) -> int:
+        discarded, self.unreadable.discarded = self.unreadable.discarded, 0
+        return discarded
 
 
 def _cursor(key: Item) -> str:

@@ -483,7 +483,7 @@ class Taking:
         if not isinstance(answer, InvalidUpdate):
             return isinstance(answer, FreshqError) and not isinstance(answer, ConditionFailed | TooLarge)
         try:
-            return not self._store.quarantine.admit_invalid(task_id, self._moment.now)
+            return not self._store.unreadable.discard_if_invalid(task_id, self._moment.now)
         except StoreError:  # the caller raises the first failure, once it has noted the other answers
             return True
 
@@ -491,7 +491,7 @@ class Taking:
         """Return whether a task was claimed, and keep it; otherwise record why not."""
         moment, store = self._moment, self._store
         if isinstance(answer, TooLarge):
-            store.quarantine.admit_large(task_id, self._request.queue, moment.now)
+            store.unreadable.discard_if_large(task_id, self._request.queue, moment.now)
             return False
         if isinstance(answer, ConditionFailed):
             if (found := decode_if_task(answer.item)) is not None:
@@ -504,7 +504,7 @@ class Taking:
         if (task := decode_if_task(answer)) is not None:
             self._taken.append(task)
         else:
-            store.quarantine.admit(answer, moment.now)
+            store.unreadable.discard_if_damaged(answer, moment.now)
         return task is not None
 
 

@@ -11,8 +11,8 @@ from freshq.stores.dynamodb.items import Keyspace
 from freshq.stores.dynamodb.leases import LeaseRecords
 from freshq.stores.dynamodb.line_records import ControlRecords, LineRecords
 from freshq.stores.dynamodb.queries import StatusIndex
-from freshq.stores.dynamodb.unfit import Quarantine, StaleItems
-from freshq.stores.wakes import Wakes
+from freshq.stores.dynamodb.unfit import StaleItems, UnreadableTasks
+from freshq.stores.notifier import Notifier
 
 if TYPE_CHECKING:
     from freshq.stores.dynamodb.calls import TableCalls
@@ -32,7 +32,7 @@ class DynamoPart(Store):
         control: The control records of its queues.
         line_records: The lines of its queues.
         lease_records: The lease records of this process.
-        quarantine: Makes dead letters of tasks that cannot be read.
+        unreadable: Makes dead letters of tasks that cannot be read.
         stale_items: Sheds stale tasks.
     """
 
@@ -49,7 +49,7 @@ class DynamoPart(Store):
         self.calls = calls
         # Another client may have another account, with a table of the same name.
         self.place = (calls.client, calls.table, calls.names.key_prefix)
-        self.wakes = Wakes(
+        self.notifier = Notifier(
             (calls.client.meta.endpoint_url, calls.table), first_look_seconds=FIRST_LOOK_SECONDS
         )
         self.clock = table_clock(calls)
@@ -59,5 +59,5 @@ class DynamoPart(Store):
         self.control = ControlRecords(calls)
         self.line_records = LineRecords(calls, self.control, self.keyspace, self.status_index)
         self.lease_records = LeaseRecords(calls, self.keyspace)
-        self.quarantine = Quarantine(calls, self.keyspace)
+        self.unreadable = UnreadableTasks(calls, self.keyspace)
         self.stale_items = StaleItems(calls, self.keyspace, self.status_index, self.expired)

@@ -222,7 +222,7 @@ class DynamoTasks(DynamoPart):
         dead = replace(task, status=TaskStatus.FAILURE, lease_token=None, lease_until=None)
         try:
             with self.lease_records.following(dead, guard):
-                item = self.quarantine.bury(
+                item = self.unreadable.discard_unreadable(
                     task.task_id, task.queue, task.updated, error, task.request_token, unchanged
                 )
         except ConditionFailed as failed:

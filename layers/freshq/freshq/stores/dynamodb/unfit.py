@@ -1,4 +1,4 @@
-"""Take tasks that no claim can take out of the way: shed the stale ones, quarantine the unreadable ones."""
+"""Take tasks that no claim can take out of the way: shed the stale ones, discard the unreadable ones."""
 
 from __future__ import annotations
 
@@ -141,20 +141,20 @@ class StaleItems:
 
 
 @dataclass(slots=True)
-class Quarantine:
+class UnreadableTasks:
     """Makes dead letters of tasks that cannot be read, or have no room left for freshq's attributes.
 
     Attributes:
         calls: Calls to the table.
         keyspace: Names of its index partitions.
-        admitted: Number of tasks that became dead letters since the agenda last took this count.
+        discarded: Number of tasks that became dead letters since the agenda last took this count.
     """
 
     calls: TableCalls
     keyspace: Keyspace
-    admitted: int = 0
+    discarded: int = 0
 
-    def admit(self, item: Item, now: float) -> None:
+    def discard_if_damaged(self, item: Item, now: float) -> None:
         """Make a dead letter of a task if it cannot be read, unless it changes or its status is unknown.
 
         Args:
@@ -169,14 +169,14 @@ class Quarantine:
             unchanged.append("#requestToken = :seenToken")
             values[":seenToken"] = item["requestToken"]
         queue = item.get("taskQueue", {}).get("S")
-        self._admit(item["taskId"]["S"], queue, now, str(damage), (" AND ".join(unchanged), values))
+        self._discard(item["taskId"]["S"], queue, now, str(damage), (" AND ".join(unchanged), values))
 
-    def admit_large(self, task_id: str, queue: str, now: float) -> None:
+    def discard_if_large(self, task_id: str, queue: str, now: float) -> None:
         """Make a dead letter of a waiting task that has no room for a lease, unless it changes."""
         waits = guarded(queue, Guard(TaskStatus.PENDING))
-        self._admit(task_id, queue, now, NO_ROOM, waits)
+        self._discard(task_id, queue, now, NO_ROOM, waits)
 
-    def admit_invalid(self, task_id: str, now: float) -> bool:
+    def discard_if_invalid(self, task_id: str, now: float) -> bool:
         """Make a dead letter of a task if an attribute of another type prevented its change.
 
         Args:
@@ -191,23 +191,23 @@ class Quarantine:
             return True
         if damage_of(item) is None:
             return False
-        self.admit(item, now)
+        self.discard_if_damaged(item, now)
         return True
 
-    def _admit(
+    def _discard(
         self, task_id: str, queue: str | None, now: float, error: str, unchanged: tuple[str, Item]
     ) -> None:
         try:
-            self.bury(task_id, queue, now, error, new_token(), unchanged)
+            self.discard_unreadable(task_id, queue, now, error, new_token(), unchanged)
         except ConditionFailed:
-            logger.debug("task %s changed before it could be quarantined", task_id)
+            logger.debug("task %s changed before it could become a dead letter", task_id)
         except TooLarge:
             logger.exception("task %s could not become a dead letter", task_id)
         else:
-            self.admitted += 1
+            self.discarded += 1
             logger.error("task %s is a dead letter now: %s", task_id, error)
 
-    def bury(
+    def discard_unreadable(
         self,
         task_id: str,
         queue: str | None,

@@ -451,10 +451,10 @@ class SqlLines(SqlCounts):
         """Return the tasks that can be read; make dead letters of the others."""
         for task, problem in taken:
             if problem is not None:
-                self._quarantine(task, problem, task.updated)
+                self._discard_unreadable(task, problem, task.updated)
         return [task for task, problem in taken if problem is None]
 
-    def _quarantine(self, task: Task, problem: str, now: float) -> None:
+    def _discard_unreadable(self, task: Task, problem: str, now: float) -> None:
         try:
             self.replace(
                 as_dead_letter(task, problem, now), Guard(TaskStatus.TAKEN, lease_token=task.lease_token)

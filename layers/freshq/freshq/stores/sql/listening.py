@@ -22,15 +22,15 @@ from typing_extensions import override
 
 from freshq.model.lifecycle import new_token
 from freshq.model.validation import json_text
+from freshq.stores.notifier import Topic
 from freshq.stores.sql.database import PreparedStatement
-from freshq.stores.sql.watching import CHECK_SECONDS, TableWakes, TableWatcher
-from freshq.stores.wakes import Topic
+from freshq.stores.sql.watching import CHECK_SECONDS, TableNotifier, TableWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from freshq.stores.base import Connection
-    from freshq.stores.wakes import Signals
+    from freshq.stores.notifier import Signals
 
 # A process keeps its lock this long after its last wait: most workers wait again soon.
 LINGER_SECONDS: Final = 0.2
@@ -103,10 +103,10 @@ class Listener(TableWatcher):
         connection.autocommit = True
         if connection.is_pooled():
             logger.info("table %r: polls, because LISTEN does not work behind a pooler", self._table)
-            self._is_deaf = True
+            self._cannot_listen = True
             return
         connection.execute(f"LISTEN {self.channel}")
-        self.hears = True
+        self.is_connected = True
         while not self._is_over():
             self._hold_locks(connection)
             seconds = LINGER_SECONDS if self._held - self._awaited() else CHECK_SECONDS
@@ -160,8 +160,8 @@ class Listener(TableWatcher):
             self._signals.notify(topic)
 
 
-class PostgresWakes(TableWakes):
-    """As `TableWakes`, and also wakes the processes that listen."""
+class PostgresNotifier(TableNotifier):
+    """As `TableNotifier`, and also wakes the processes that listen."""
 
     @override
     def _kind(self) -> type[TableWatcher]:

@@ -18,10 +18,10 @@ from freshq.model.fields import MAX_ID_BYTES
 from freshq.stores.base import Store
 from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.horizon import Horizon
-from freshq.stores.sql.listening import PostgresWakes
+from freshq.stores.sql.listening import PostgresNotifier
 from freshq.stores.sql.rows import COLUMNS
 from freshq.stores.sql.url import place_of
-from freshq.stores.sql.watching import TableWakes
+from freshq.stores.sql.watching import TableNotifier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -218,8 +218,8 @@ class SqlPart(Store):
         name = database.engine.dialect.identifier_preparer.format_table(schema.tasks)
         self.horizon = Horizon(database, name)
         place = (repr(place_of(database.engine.url)), schema.tasks.name)
-        kind = PostgresWakes if database.dialect == "postgresql" else TableWakes
-        self.wakes = kind(place, database, schema.tasks.name)
+        kind = PostgresNotifier if database.dialect == "postgresql" else TableNotifier
+        self.notifier = kind(place, database, schema.tasks.name)
 
 
 def dialect_insert(table: sa.Table, dialect: sa.Dialect) -> Any:

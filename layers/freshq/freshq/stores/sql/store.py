@@ -197,7 +197,7 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
     @override
     def close(self) -> None:
         """Close the connections if the store opened the engine; later calls reconnect."""
-        self.wakes.close()
+        self.notifier.close()
         self.database.close()
 
 

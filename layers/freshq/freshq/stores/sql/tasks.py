@@ -355,7 +355,7 @@ class SqlTasks(SqlPart):
         def put(connection: sa.Connection) -> list[PutOutcome]:
             outcomes = self._put(connection, tasks, on_conflict)
             if tasks:
-                self.wakes.put_in(tasks[0].queue, connection)
+                self.notifier.put_in(tasks[0].queue, connection)
             return outcomes
 
         return self.database.transaction(put)

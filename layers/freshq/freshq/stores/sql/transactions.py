@@ -148,10 +148,10 @@ class SqlTransactions(Transactions):
         context: SettlingContext,
         shed_version: Callable[[Task], Task | None],
     ) -> tuple[_LockedRow | None, int]:
-        """Begin a transaction and lock the best task; shed or quarantine unfit tasks before it.
+        """Begin a transaction and lock the best task; shed or discard unfit tasks before it.
 
         Returns:
-            The locked task (None if there is none), and the number of tasks shed or quarantined.
+            The locked task (None if there is none), and the number of tasks shed or discarded.
         """
         passed_over: list[Task] = []
         locked: _LockedRow | None = None

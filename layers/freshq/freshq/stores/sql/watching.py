@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from typing_extensions import override
 
 from freshq.policy.retry import Backoff
+from freshq.stores.notifier import Notifier, Topic, Watcher
 from freshq.stores.sql.forks import close_for_forks, keep_for_ever
 from freshq.stores.sql.url import POLL_SECONDS
-from freshq.stores.wakes import Topic, Wakes, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from freshq.stores.notifier import EndSignal, Signal, Signals
     from freshq.stores.sql.database import Database
-    from freshq.stores.wakes import EndSignal, Signal, Signals
 
 # How often it checks whether somebody still waits.
 CHECK_SECONDS: Final = 1.0
@@ -59,12 +59,12 @@ class TableWatcher(Watcher, ABC):
         # Whether the last start of the thread succeeded.
         self._could_start = True
         # Whether it cannot work here at all.
-        self._is_deaf = False
+        self._cannot_listen = False
         self.forget_threads()
 
     @override
     def forget_threads(self) -> None:
-        self.hears = False
+        self.is_connected = False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         # The topics whose changes it would notice from now on.
@@ -76,7 +76,7 @@ class TableWatcher(Watcher, ABC):
         """Watch for changes while somebody waits for a topic's signal."""
         with self._lock:
             self._closing = False
-            if topic in self._held or self._is_deaf:
+            if topic in self._held or self._cannot_listen:
                 return
             if self._thread is None and not self._start():
                 return
@@ -92,7 +92,7 @@ class TableWatcher(Watcher, ABC):
         except OSError as error:
             self._could_not_start(error)
             return False
-        thread = threading.Thread(target=self._listen, name="freshq-wakes", daemon=True)
+        thread = threading.Thread(target=self._listen, name="freshq-notifier", daemon=True)
         self._thread = thread  # the thread looks for it
         try:
             thread.start()
@@ -113,7 +113,7 @@ class TableWatcher(Watcher, ABC):
     @override
     def close(self) -> None:
         with self._lock:
-            self._closing, self._is_deaf = True, False
+            self._closing, self._cannot_listen = True, False
             thread = self._thread
             if thread is not None:
                 os.write(self._pipe[1], b".")
@@ -131,7 +131,7 @@ class TableWatcher(Watcher, ABC):
         return {topic for topic, signal in signals if signal.waiters or signal.left_at > since}
 
     def _is_over(self) -> bool:
-        return self._is_deaf or not self._awaited(0.0 if self._closing else KEEP_SECONDS)
+        return self._cannot_listen or not self._awaited(0.0 if self._closing else KEEP_SECONDS)
 
     def _listen(self) -> None:
         failures = 0
@@ -140,11 +140,11 @@ class TableWatcher(Watcher, ABC):
                 with closing(self._open()) as connection:
                     self._serve(connection)
             except Exception as error:  # noqa: BLE001 - of any driver; whoever waits polls then
-                failures = 1 if self.hears else failures + 1
+                failures = 1 if self.is_connected else failures + 1
                 if failures == 1:
                     logger.info("table %r: polls until it can be watched again: %s", self._table, error)
-            if self.hears:
-                self._deafen()
+            if self.is_connected:
+                self._disconnect()
             if failures:
                 self._pause(RECONNECT.delay_seconds(failures, 1.0))
 
@@ -157,10 +157,10 @@ class TableWatcher(Watcher, ABC):
                 self._thread = None
         return self._thread is None
 
-    def _deafen(self) -> None:
+    def _disconnect(self) -> None:
         """Have all waiters poll from now on."""
         with self._lock:
-            self.hears, self._held = False, set()
+            self.is_connected, self._held = False, set()
         self._notify([*self._signals.by_topic])
 
     @abstractmethod
@@ -197,7 +197,7 @@ class Poller(TableWatcher):
     def _serve(self, connection: Any) -> None:
         changed: set[Topic] = set()
         changed_at = time.monotonic()
-        self.hears = True
+        self.is_connected = True
         while not self._is_over():
             with self._lock:
                 awaited = self._awaited()
@@ -313,14 +313,14 @@ class LinePoller(Poller):
             return {topic for topic in topics if cursor.execute(ask, [topic.queue])}
 
 
-class TableWakes(Wakes):
+class TableNotifier(Notifier):
     """Wakes waiters after a change by this process, or by another one that a watcher notices."""
 
     def __init__(self, place: object, database: Database, table: str) -> None:
         """Watch nothing yet.
 
         Args:
-            place: See `Wakes`.
+            place: See `Notifier`.
             database: The database.
             table: The table of tasks.
         """

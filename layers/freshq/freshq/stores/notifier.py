@@ -170,10 +170,10 @@ class Watcher(Protocol):
     """Notifies signals of other processes' changes.
 
     Attributes:
-        hears: True while other processes' changes are being received.
+        is_connected: True while other processes' changes are being received.
     """
 
-    hears: bool
+    is_connected: bool
 
     def close(self) -> None:
         """End its thread and its connection, once nobody waits; the next wait starts it again."""
@@ -216,7 +216,7 @@ class Signals:
             self.watcher.forget_threads()
 
 
-class Wakes:
+class Notifier:
     """Wakes the waiters in this process for the tasks of one store's table.
 
     Attributes:
@@ -240,10 +240,10 @@ class Wakes:
                 self._signals = _BY_PLACE.setdefault(place, self._signals)
 
     @property
-    def hears(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether all changes wake, including those by other processes."""
         watcher = self._signals.watcher
-        return self._is_alone if watcher is None else watcher.hears
+        return self._is_alone if watcher is None else watcher.is_connected
 
     def line(self, queue: str) -> Signal:
         """Return the signal for tasks to claim: a task entered a line, or will later."""

@@ -108,7 +108,7 @@ def result_of(coroutine: Future[Any]) -> Any:
         raise raised_in_run(carrier) from None
 
 
-class Crew:
+class Executor:
     """Threads that run claimed tasks and settle ended runs.
 
     While one call settles runs, further ended runs gather for the next call (group commit). A run that ends
@@ -219,7 +219,7 @@ class Crew:
         return iter(()) if free >= len(self._claimed) else islice(self._claimed, max(0, int(free)), None)
 
     def settle(self, pending: PendingSettlement) -> None:
-        """Queue a run to settle. The crew's threads look for it themselves; other callers call `wake`."""
+        """Queue a run to settle. The executor's threads look for it themselves; other callers call `wake`."""
         with self._lock:
             if not self._pending:
                 self._gathering_since = time.monotonic()
@@ -263,7 +263,7 @@ class Crew:
             sleeper.release()
 
     def _work(self) -> None:
-        """Do work until the crew is closed."""
+        """Do work until the executor is closed."""
         wakened = threading.Lock()
         wakened.acquire()
         is_awake = has_run = False

@@ -10,7 +10,7 @@ import pytest
 
 from freshq import AsyncQueue, Claim, Queue, Settlement, Worker
 from freshq.queue import polling
-from freshq.stores.wakes import Signals
+from freshq.stores.notifier import Signals
 from tests.conftest import StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import wait_until
