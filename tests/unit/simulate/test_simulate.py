@@ -230,9 +230,9 @@ def write(file: Path, *lines: str) -> Path:
 def test_a_file_says_when_what_arrives(tmp_path: Path) -> None:
     file = write(
         tmp_path / "load.jsonl",
-        json.dumps({"at_seconds": 1007.5, "service_seconds": 2.0, "max_age_seconds": 5.0, "priority": 3}),
+        json.dumps({"at_seconds": 1007.5, "service_seconds": 2.0, "deadline_seconds": 5.0, "level": 3}),
         "",
-        json.dumps({"at_seconds": 1000.0, "max_age_seconds": 99.0, "group": "a"}),
+        json.dumps({"at_seconds": 1000.0, "deadline_seconds": 99.0, "group": "a"}),
         json.dumps({"at_seconds": 1020, "group": "b"}),
     )
     load = read_trace(file, DEADLINE_SECONDS)
@@ -259,8 +259,8 @@ def test_a_file_says_when_what_arrives(tmp_path: Path) -> None:
         ('{"at_seconds": "1"}', "at_seconds: "),
         ('{"at_seconds": NaN}', "at_seconds: "),
         ('{"at_seconds": 1, "service_seconds": 0}', "service_seconds: "),
-        ('{"at_seconds": 1, "max_age_seconds": -1}', "max_age_seconds: "),
-        ('{"at_seconds": 1, "priority": 10}', "priority: "),
+        ('{"at_seconds": 1, "deadline_seconds": -1}', "deadline_seconds: "),
+        ('{"at_seconds": 1, "level": 10}', "level: "),
         ('{"at_seconds": 1, "rate": 2}', "rate: unknown field; known are at_seconds, "),
     ],
 )

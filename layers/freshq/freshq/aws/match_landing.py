@@ -44,7 +44,7 @@ def _events(change: Image, table: str, *, of_resource: bool) -> tuple[str, Itera
     """Return the name of the queue, and its events for a change."""
     before, after = (dict(part_of(change, name)) or None for name in ("OldImage", "NewImage"))
     at = stream_ms(change.get("ApproximateCreationDateTime")) / 1000
-    if after is not None and CHANGED_AT in after:
+    if after is not None:
         at = seconds(after[CHANGED_AT])
     resources, callers = queues_of(table)
     if of_resource:

@@ -18,7 +18,7 @@ from random import Random
 from sys import intern
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from freshq.errors import needs, quoted
 from freshq.model.task import MAX_PRIORITY, TaskStatus
@@ -264,13 +264,8 @@ class Arrival(BaseModel):
 
     at_seconds: float
     service_seconds: Annotated[float, Field(gt=0)] | None = None
-    # Files of earlier versions have other names for two fields.
-    deadline_seconds: Annotated[float, Field(gt=0)] | None = Field(
-        None, validation_alias=AliasChoices("deadline_seconds", "max_age_seconds")
-    )
-    level: Annotated[int, Field(ge=0, le=MAX_PRIORITY)] = Field(
-        0, validation_alias=AliasChoices("level", "priority")
-    )
+    deadline_seconds: Annotated[float, Field(gt=0)] | None = None
+    level: Annotated[int, Field(ge=0, le=MAX_PRIORITY)] = 0
     group: str | None = None
     kind: str | None = None
     parent: str | None = None
