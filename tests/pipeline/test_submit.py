@@ -40,7 +40,7 @@ RETENTION = ("--keep-silver-days", "90")
 PLACES = ("--events", "s3://landed/events", "--out", "s3://own/out", "--json")
 BACKFILL = ["--since", "2026-11-01", "--until", "2026-11-03"]
 VIOLATIONS = "freshq-pipeline: ledger violations: 1 new, 2 in all; see the table violations"
-SUMMARY = {"run_id": "r", "tasks": 3, "ledger_violations": 0, "files_damaged": 0, "tables": {}}
+SUMMARY = {"queues": [], "run_id": "r", "tasks": 3, "ledger_violations": 0, "files_damaged": 0, "tables": {}}
 
 
 @pytest.fixture

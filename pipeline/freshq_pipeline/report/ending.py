@@ -111,9 +111,8 @@ def show_summary(summary: dict[str, Any], headlines: Mapping[str, str]) -> None:
         named = f"{queue}: {sentence}" if len(headlines) > 1 else sentence
         console.print(named, style="bold", soft_wrap=True, markup=False, highlight=False)
     _print(console, "what happened", {"value": figures})
-    # Summaries of older packages on a cluster lack it.
-    if "queues" in summary:
-        _print_queues(console, summary["queues"])
+    if queues := summary["queues"]:
+        _print_queues(console, queues)
 
 
 def _emphasize(line: str) -> None:
