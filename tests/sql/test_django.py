@@ -99,6 +99,7 @@ for claim in queue.claim(3):
 client.force_login(reader)
 seen = client.get(page).content.decode()
 found = {"reader sees": all(name in seen for name in ("one", "two", "three", "no such address", "desk"))}
+found["columns"] = re.findall(r'class="[^"]*column-(\\w+)', seen)[:4]
 found["reader acts"] = act("cancel", "one") + [queue.get("one").status]
 found["reader has actions"] = "Redrive" in seen
 client.force_login(admin)
@@ -201,6 +202,7 @@ def test_the_admin_lists_redrives_and_cancels(site: Site) -> None:
     found = site.does(ADMIN)
     assert found == {
         "reader sees": True,
+        "columns": ["task_id", "status", "why", "kind"],
         "reader acts": ["PENDING"],
         "reader has actions": False,
         "dead": ["two"],

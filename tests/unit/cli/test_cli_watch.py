@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -149,6 +150,8 @@ class TestForecast:
         assert found.forecast.slots == 2
         assert found.forecast.in_time_ratio.low < 1 / 3 < found.forecast.in_time_ratio.high
         text = drawn(found, 100, 40)
+        (share,) = re.findall(r"in time +(\S+)", text)[:1]
+        assert f"put next     {share} (" in text, "the figure and the forecast disagree"
         for said in ("forecast, 90% interval", "put next", "waiting now", "more slots ("):
             assert said in text, said
         assert json.loads(json.dumps(found.as_json()))["forecast"]["more_slots"]["median"] >= 4
