@@ -42,7 +42,11 @@ _DURATION: Final = re.compile(r"REPORT RequestId: \S+\tDuration: ([0-9.]+) ms")
 MAX_AGE_SECONDS: Final = 600
 SLOTS: Final = 25
 TASK_SECONDS: Final = 0.01
-PARAMETERS: Final[dict[str, str | int]] = {"Archive": "on", **demonstration(SLOTS, TASK_SECONDS)}
+PARAMETERS: Final[dict[str, str | int]] = {
+    "Archive": "on",
+    "Tracing": "off",
+    **demonstration(SLOTS, TASK_SECONDS),
+}
 OPTIONS: Final[dict[str, Any]] = {"max_age_seconds": MAX_AGE_SECONDS, "concurrency": SLOTS}
 PATIENCE_SECONDS: Final = 300
 # From the end of a pass to its last line in the log.

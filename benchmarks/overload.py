@@ -57,6 +57,7 @@ PATIENCE_SECONDS: Final = 240.0
 # The simulator has no worker that waits to be woken.
 PARAMETERS: Final[dict[str, str | int]] = {
     "BatchingWindowSeconds": 0,
+    "Tracing": "off",
     **demonstration(setting.SERVERS, setting.MEASURED_TASK_SECONDS),
 }
 OPTIONS: Final[dict[str, Any]] = {

@@ -89,7 +89,7 @@ FRAME_SECONDS: Final = 0.5
 WARM_UP_SECONDS: Final = 60
 # A new process of a function starts while the old one finishes.
 PROCESSES: Final = 2
-PARAMETERS: Final = {"Archive": "on", **demonstration(CAPACITY, TASK_SECONDS)}
+PARAMETERS: Final = {"Archive": "on", "Tracing": "off", **demonstration(CAPACITY, TASK_SECONDS)}
 OPTIONS: Final[dict[str, Any]] = {
     "max_age_seconds": MAX_AGE_SECONDS,
     "concurrency": CAPACITY,

@@ -1,15 +1,16 @@
 """Run a private AWS emulator on a free port, and deploy the application, as SAM builds it, to it.
 
 `Emulator` leaves nothing behind. It starts this file in its own process: `python emulator.py SOCKET`. That
-process differs from ministack's own command in seven ways. It serves a socket bound by its parent, so that no
+process differs from ministack's own command in eight ways. It serves a socket bound by its parent, so that no
 other process can take the port. It kills itself and every function process when its standard input closes, so
 that nothing outlives the parent. It waits for the batching windows of streams, as Lambda does, so that
 functions are invoked as often as in an account. In a stream's filter, a field is missing even if levels above
 it are missing too, which ministack rejects. It unpacks a layer once rather than once for each process of
 a function, which would double the work of a start. A function's reserved concurrency limits all of its
 versions, where ministack limits only invocations without a version. A topic's message waits while its
-function is throttled, and is repeated if its invocation fails; ministack would drop it. `deploy` leaves
-template.yaml unchanged.
+function is throttled, and is repeated if its invocation fails; ministack would drop it. And an invocation
+belongs to the trace of the request that caused it, as on Lambda; `Emulator` is the functions' X-Ray daemon.
+`deploy` leaves template.yaml unchanged.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import platform
 import shutil
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import sysconfig
@@ -32,13 +34,14 @@ import time
 import urllib.request
 import zipfile
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
 REGION: Final = "us-east-1"
@@ -81,16 +84,21 @@ class Emulator:
     Attributes:
         log: The emulator's log file.
         endpoint_url: The address of the emulator.
+        segments: The traces' segments that functions have sent, oldest first.
     """
 
-    def __init__(self, log: Path, *, start_seconds: float = 60) -> None:
+    def __init__(self, log: Path, *, start_seconds: float = 60, daemon: str | None = None) -> None:
         """Prepare an emulator.
 
         Args:
             log: File for its log; overwritten.
             start_seconds: Time limit of the start.
+            daemon: Address of the functions' X-Ray daemon; None for one that keeps the segments here.
         """
         self.log = log
+        self.segments: list[dict[str, Any]] = []
+        self._daemon_address = daemon
+        self._daemon: TraceDaemon | None = None
         self.endpoint_url = ""
         self._start_seconds = start_seconds
         self._folder = Path()
@@ -151,6 +159,8 @@ class Emulator:
         self._stop()
 
     def _start(self) -> None:
+        if self._daemon_address is None:
+            self._daemon = TraceDaemon(self.segments)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with socket.create_server((_HOST, 0), backlog=_BACKLOG) as server, self.log.open("wb") as log:
             port = int(server.getsockname()[1])
@@ -175,6 +185,7 @@ class Emulator:
             "MINISTACK_REGION": REGION,
             "AUTH": "true",
             "LAMBDA_EXECUTOR": "local",
+            "AWS_XRAY_DAEMON_ADDRESS": self._daemon_address or getattr(self._daemon, "address", ""),
             "IOT_MTLS_ENABLED": "0",
             "SFTP_ENABLED": "0",
             "TMPDIR": str(temporary),
@@ -200,7 +211,38 @@ class Emulator:
         process, self._process = self._process, None
         if process is not None:
             end_group(process)
+        if self._daemon is not None:
+            self._daemon.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class TraceDaemon(socketserver.UDPServer):
+    """An X-Ray daemon, which keeps the segments of traces instead of sending them to AWS."""
+
+    max_packet_size = 65_535
+
+    def __init__(self, segments: list[dict[str, Any]]) -> None:
+        """Listen on a free port.
+
+        Args:
+            segments: Grows with each segment that arrives.
+        """
+        super().__init__((_HOST, 0), socketserver.BaseRequestHandler)
+        self.address = f"{_HOST}:{self.server_address[1]}"
+        self._segments = segments
+        self._thread = threading.Thread(target=self.serve_forever, args=[0.05], name="xray", daemon=True)
+        self._thread.start()
+
+    def finish_request(self, request: Any, _sender: Any) -> None:
+        """Keep a segment, which follows a line that names the format."""
+        packet, _ = request
+        self._segments.append(json.loads(packet.split(b"\n", maxsplit=1)[1]))
+
+    def stop(self) -> None:
+        """Stop listening."""
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
@@ -355,6 +397,45 @@ def limit_all_versions(lambdas: Any) -> None:
     lambdas._reserved_concurrency = of_function
 
 
+class TraceHeaders:
+    """Gives invocations of traced functions the trace of their callers, also through topics.
+
+    As on Lambda, records of a stream begin a trace: only requests have the header of a trace.
+    """
+
+    def __init__(self, lambdas: Any) -> None:
+        """Replace the function of the emulator that returns the trace of an invocation.
+
+        Args:
+            lambdas: The emulator's module of functions.
+        """
+        self._new_header = lambdas._xray_trace_id_for_invocation
+        self._callers: ContextVar[dict[str, str]] = ContextVar("callers", default={})  # noqa: B039 - read only
+        lambdas._xray_trace_id_for_invocation = self._header
+
+    def around(self, app: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        """Return the emulator's application, which then knows the trace of each request."""
+
+        async def traced(scope: Any, receive: Any, send: Any) -> None:
+            given = dict(scope.get("headers", ())).get(b"x-amzn-trace-id", b"")
+            self._callers.set(_parts(given.decode("latin-1")))
+            await app(scope, receive, send)
+
+        return traced
+
+    def _header(self, config: Mapping[str, Any], *_: Any) -> str | None:
+        header: str | None = self._new_header(config)
+        if header is None:
+            return None
+        callers = {name: part for name, part in self._callers.get().items() if name in ("Root", "Sampled")}
+        return ";".join(f"{name}={part}" for name, part in (_parts(header) | callers).items())
+
+
+def _parts(header: str) -> dict[str, str]:
+    """Return the parts of a trace's header by name."""
+    return dict(part.strip().split("=", maxsplit=1) for part in header.split(";") if "=" in part)
+
+
 class Deliveries:
     """Delivers messages of topics to functions as Lambda does, until an invocation succeeds.
 
@@ -448,13 +529,14 @@ def _main(descriptor: int) -> None:
     mend_filters(lambda_svc)
     limit_all_versions(lambda_svc)
     Deliveries(sns, lambda_svc)
+    traces = TraceHeaders(lambda_svc)
     unpack_once(lambda_runtime, Path(tempfile.mkdtemp()))
     config = Config()
     config.bind = [f"fd://{descriptor}"]
     config.backlog = 1024
     config.keep_alive_timeout = 75
     config.loglevel = "WARNING"
-    asyncio.run(serve(app, config))
+    asyncio.run(serve(traces.around(app), config))
 
 
 PROJECT: Final = Path(__file__).resolve().parent.parent

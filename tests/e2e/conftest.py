@@ -227,7 +227,7 @@ def deploy_application(
     """Deploy the application with some parameters, whose names have capitals, and some stored options."""
     parameters = {name: value for name, value in given.items() if name[0].isupper()}
     options = {name: value for name, value in given.items() if name not in parameters}
-    parameters |= demonstration(demo_capacity, demo_task_seconds)
+    parameters = demonstration(demo_capacity, demo_task_seconds) | parameters
     outputs = package.deploy(stack, template_values(parameters), emulator.connection)
     application = Deployment(emulator, outputs, stack)
     DEPLOYED.append(application)

@@ -3,10 +3,14 @@
 import json
 import os
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Final
 
 import pytest
+from local.servers import HOST
 
+from freshq.aws.settings import dynamodb_client
 from tests.support.functions import load_event
 from tests.support.readings import known
 from tests.template.test_template import source
@@ -67,3 +71,33 @@ def test_the_template_counts_bytes() -> None:
     assert not re.fullmatch(pattern, text)
     assert re.fullmatch(pattern, json.dumps({"NAME": "\N{PILE OF POO}"}))
     assert not re.fullmatch(pattern, "[]")
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "is_direct"), [("", False), (HOST, True), ("*", True), ("other", False)]
+)
+def test_a_proxy_of_the_runner_is_the_proxy_of_freshq(
+    monkeypatch: pytest.MonkeyPatch, no_proxy: str, is_direct: bool
+) -> None:
+    """NO_PROXY keeps the calls of AWS away from it. A proxy is asked for whole addresses."""
+    asked: list[str] = []
+
+    class Both(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append(self.requestline.split()[1])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"TableNames": []}')
+
+    with HTTPServer((HOST, 0), Both) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.05])
+        thread.start()
+        address = f"http://{HOST}:{server.server_port}"
+        variables = {"HTTP_PROXY": address, "HTTPS_PROXY": address, "NO_PROXY": no_proxy}
+        for name, value in ({"AWS_ENDPOINT_URL": address, "AWS_REGION": "eu-west-1"} | variables).items():
+            monkeypatch.setenv(name, value)
+        assert dynamodb_client().list_tables()["TableNames"] == []
+        server.shutdown()
+        thread.join()
+    assert asked == ["/" if is_direct else f"{address}/"]

@@ -7,9 +7,13 @@ A successor has to provide `traced_handler` and `traced`, and to send the same s
 
 from __future__ import annotations
 
+import logging
+import traceback
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from aws_lambda_powertools import Tracer
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,20 +28,63 @@ OWN_LIBRARY: Final = "botocore"
 _TRACER: Final[Any] = Tracer(patch_modules=(OWN_LIBRARY,))
 
 
+class _First(logging.Filter):
+    """Passes one record: where the daemon cannot be reached, the SDK logs an error for each run and call."""
+
+    has_passed = False
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.has_passed, had_passed = True, self.has_passed
+        return not had_passed
+
+
+logging.getLogger("aws_xray_sdk.core.emitters.udp_emitter").addFilter(_First())
+
+
 def traced_handler(handler: Handler) -> Handler:
     """Return the handler with X-Ray subsegments around invocations."""
-    return cast("Handler", _TRACER.capture_lambda_handler(handler, capture_response=False))
+    in_trace = _TRACER.capture_lambda_handler(handler, capture_response=False)
+
+    @wraps(handler)
+    def handle(event: Any, context: Any) -> Any:
+        # Of an earlier invocation in the same trace, as tail calls are, the SDK would keep the parent.
+        _TRACER.provider.clear_trace_entities()
+        return in_trace(event, context)
+
+    return cast("Handler", handle)
 
 
 def traced(runner: Runner) -> Runner:
     """Return a runner whose runs are X-Ray subsegments with the task's id and attempt."""
-    in_subsegment = _TRACER.provider.in_subsegment
+    recorder = _TRACER.provider
 
     def run(task: Task) -> Any:
-        with in_subsegment(name="## runner") as subsegment:
+        subsegment = recorder.begin_subsegment(name="## runner")
+        try:
             if subsegment is not None:
                 subsegment.put_annotation(key="task_id", value=task.task_id)
                 subsegment.put_annotation(key="attempt", value=str(task.attempts))
             return runner(task)
+        except BaseException as error:
+            if subsegment is not None:
+                stack = traceback.extract_tb(error.__traceback__, limit=recorder.max_trace_back)
+                subsegment.add_exception(_shown(error), stack)
+            raise
+        finally:
+            if subsegment is not None:
+                recorder.end_subsegment()
 
     return run
+
+
+def _shown(error: BaseException) -> Exception:
+    """Return a stand-in for an exception that may be frozen, have no text, or one too long for a datagram.
+
+    The SDK sets attributes of what it records, and asks for its text.
+    """
+    from freshq.model.answers import error_text  # functions that only ring need none of the model
+    from freshq.model.lifecycle import truncated
+
+    shown: type[Exception] = type(type(error).__name__, (Exception,), {})
+    return shown(truncated(error_text(error)))
