@@ -83,6 +83,43 @@ def test_resources_without_stored_options_have_followed_the_defaults(desk: Desk)
         desk.queue(order="lifo").match({})
 
 
+def test_resources_that_were_only_looked_at_are_new(desk: Desk) -> None:
+    first = desk.queue()
+    first.create_table()
+    assert (first.configure().order, [*first.resources()]) == ("fifo", [])
+    first.admin.recover()
+    waiting(desk, desk.queue(order="lifo"), "a", "b")
+    assert names(desk.queue().match({})) == ["b"]
+
+
+def test_resources_stay_used_by_the_defaults(desk: Desk) -> None:
+    queue = desk.queue()
+    queue.register("a", attributes={})
+    queue.unregister("a")
+    for verb in verbs(desk.queue(order="lifo")).values():
+        with pytest.raises(
+            ValueError, match=r"^order: the resources have fifo by default, and lifo was named"
+        ):
+            verb()
+
+
+@pytest.mark.parametrize("peer", [{}, {"order": "fifo"}], ids=["by the defaults", "with other options"])
+def test_a_process_whose_options_were_not_stored_first_is_refused(
+    desk: Desk, later: Callable[[], None], peer: dict[str, Any]
+) -> None:
+    ours = desk.queue(order="lifo")
+    assert [*ours.resources()] == []
+    ours.admin.recover()
+    desk.queue(**peer).register("a", attributes={})
+    later()
+    for _ in range(2):
+        for verb in verbs(ours).values():
+            with pytest.raises(ValueError, match=r"^order: the resources have fifo .*, and lifo was named"):
+                verb()
+    assert ours.configure(order="lifo").order == "lifo"
+    ours.offer("a")
+
+
 def test_a_process_can_override_and_stores_nothing(desk: Desk) -> None:
     desk.queue(order="fifo").create_table()
     waiting(desk, desk.queue(), "a", "b")

@@ -284,6 +284,7 @@ class TestOnDynamoDB:
         self, table: StoreUnderTest, client: DynamoDBClient, old: str | None, on_conflict: Any, outcome: str
     ) -> None:
         queue, other = table.queue(), table.queue()
+        assert queue.claim() == []  # so that the first write is the put's
         if old is not None:
             queue.put(old, task_id="a")
 
@@ -348,6 +349,7 @@ class TestOnDynamoDB:
         self, queue: Queue, client: DynamoDBClient
     ) -> None:
         batch = [{"payload": number, "task_id": str(number)} for number in range(10)]
+        assert queue.claim() == []  # so that the first write is the put's
         with (
             refused(client, "PutItem", code="ProvisionedThroughputExceededException", let_pass=4),
             pytest.raises(PutIncomplete) as caught,

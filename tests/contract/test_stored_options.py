@@ -108,18 +108,98 @@ def test_the_table_names_every_option() -> None:
 def test_an_option_that_is_not_stored_has_its_default_for_every_process(
     store: StoreUnderTest, name: str
 ) -> None:
-    """`freshq table create URL`, and then a process that names something."""
-    store.queue().create_table()
+    """A process that names nothing uses the queue, and then another one names something."""
+    store.queue().put(0)
     default = getattr(store.queue().configure(), name)
     fitting: dict[str, Any] = {"order": "fifo"} if name == "codel" else {}
     wrong = store.queue(**{name: OTHERS[name]} | fitting)
     for verb in (lambda: wrong.put(1), wrong.claim, wrong.stats, wrong.create_table, wrong.configure):
         with pytest.raises(ValueError, match=f"{name}: (queue 'default' has )?.* by default"):
             verb()
-    assert store.queue().stats().pending == 0
+    assert store.queue().stats().pending == 1
     same = store.queue(**{name: default})  # to name the default is no contradiction
     same.put(1)
     assert getattr(store.queue().configure(), name) == default
+
+
+def looked_at(queue: Queue) -> None:
+    """Create, describe, list, count and look after a queue, without using it."""
+    queue.create_table()
+    assert queue.configure().max_age_seconds == 3600
+    assert (queue.peek(), queue.list().tasks, queue.get("a"), queue.paused()) == ([], (), None, False)
+    queue.stats()
+    queue.stats(approximate=True)
+    queue.pressure()
+    queue.admin.recover()
+    queue.redrive()
+    queue.purge(confirm="default")
+    queue.close()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_table_that_was_only_created_and_looked_at_is_new_to_its_queue(
+    store: StoreUnderTest, name: str
+) -> None:
+    """`freshq table create URL`, and then an application that names its options, as examples/web does."""
+    looked_at(store.queue())
+    fitting: dict[str, Any] = {"order": "fifo"} if name == "codel" else {}
+    first = store.queue(**{name: OTHERS[name]} | fitting)
+    assert first.stats().pending == 0
+    first.put(1)
+    for _ in range(2):
+        ours, default = getattr(first.configure(), name), getattr(Queue.memory().configure(), name)
+        assert getattr(store.queue().configure(), name) == ours != default
+        store.queue().claim()
+
+
+USES: dict[str, Callable[[Queue], object]] = {
+    "put": lambda queue: queue.put(1),
+    "a claim of nothing": lambda queue: queue.claim(),
+    "all tasks are done": lambda queue: queue.complete((queue.put(1), queue.claim())[1][0]),
+    "purged": lambda queue: (queue.put(1), queue.purge(confirm="default")),
+    "cancelled": lambda queue: queue.cancel(queue.put(1).task_id),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_queue_stays_used_by_its_defaults(store: StoreUnderTest, use: str) -> None:
+    queue = store.queue()
+    USES[use](queue)
+    queue.close()
+    late = store.queue(max_attempts=9)
+    for verb in (late.stats, lambda: late.put(2), late.claim, late.create_table):
+        with pytest.raises(
+            ValueError, match=r"^max_attempts: queue 'default' has 5 by default, and 9 was named"
+        ):
+            verb()
+    assert store.queue().configure().max_attempts == 5
+
+
+@pytest.mark.parametrize("peer", [{}, {"max_attempts": 2}], ids=["by its defaults", "with other options"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda queue: queue.stats(),
+        lambda queue: queue.admin.recover(),
+        lambda queue: queue.redrive(),
+        lambda queue: queue.put(2),
+    ],
+    ids=["stats", "recover", "redrive", "put"],
+)
+def test_a_process_whose_options_were_not_stored_first_is_refused(
+    store: StoreUnderTest, later: Callable[[], None], peer: dict[str, Any], verb: Callable[[Queue], object]
+) -> None:
+    """It only read and tended the queue while it was new; a peer used it with other options."""
+    ours = store.queue(max_attempts=1)
+    ours.stats()
+    ours.admin.recover()
+    store.queue(**peer).put(1)
+    later()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"^max_attempts: queue 'default' has . .*, and 1 was named"):
+            verb(ours)
+    assert ours.configure(max_attempts=1).max_attempts == 1
+    verb(ours)
 
 
 @pytest.mark.parametrize("first", ["create_table", "put", "claim", "configure", "copy"])
@@ -146,7 +226,7 @@ def test_who_names_options_first_stores_them_with_a_queue_that_is_new_to_its_tab
 
 
 def test_a_queue_with_tasks_is_not_new(store: StoreUnderTest) -> None:
-    """No process named an option, so all follow the defaults; naming another value changes nothing."""
+    """Nobody named an option, so all follow the defaults; a process that names another is refused."""
     store.queue(name="mail").put(1)
     late = store.queue(name="mail", order="fifo")
     for verb in (lambda: late.put(2), late.claim, late.create_table):
@@ -238,6 +318,7 @@ def test_a_process_in_use_follows_a_change_within_5_s(
 def test_the_options_are_read_once_in_some_seconds(
     store: StoreUnderTest, later: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store.queue().claim()
     queue = store.queue()
     reads = reads_of_options(queue, monkeypatch)
     assert queue.admin.config.order == "lifo"

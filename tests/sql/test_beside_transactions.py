@@ -4,6 +4,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -311,3 +312,77 @@ def test_what_is_left_ends_with_the_queue(
     assert not [each for each in threading.enumerate() if each.name == "freshq-later"]
     with opened() as again:
         assert known(again, again.list()[0].task_id).payload in (0, 1)
+
+
+def put_in(callers: sa.Engine, queue: Queue, *, end: str = "commit") -> None:
+    with callers.connect() as connection:
+        queue.put("work", connection=connection)
+        getattr(connection, end)()
+
+
+@pytest.mark.parametrize("named", [{"max_attempts": 9}, {}], ids=["names an option", "names nothing"])
+@pytest.mark.parametrize("ends", [False, True], ids=["it lives", "it died"])
+def test_the_first_transaction_decides_about_the_options_of_a_new_queue(
+    callers: sa.Engine, opened: Callable[..., Queue], named: dict[str, Any], ends: bool
+) -> None:
+    """They are visible as soon as its task is, even if the process dies right after the commit."""
+    opened(max_age_seconds=None).create_table()
+    first = opened(max_age_seconds=None, **named)
+    put_in(callers, first)
+    if ends:
+        core_of(first).options._store.close()
+    for _ in range(2):
+        peer = opened(max_age_seconds=None, max_attempts=3)
+        for verb in (peer.stats, partial(peer.put, 2), peer.claim, partial(put_in, callers, peer)):
+            with pytest.raises(ValueError, match=r"^max_attempts: queue 'default' has . .*, and 3 was named"):
+                verb()
+        same = opened(max_age_seconds=None, **named)  # as the next start of the same program
+        put_in(callers, same)
+        same.put("work")
+        assert opened(max_age_seconds=None).configure().max_attempts == named.get("max_attempts", 5)
+
+
+def test_a_transaction_that_is_rolled_back_decides_nothing(
+    callers: sa.Engine, opened: Callable[..., Queue]
+) -> None:
+    first = opened(max_age_seconds=None)
+    put_in(callers, first, end="rollback")
+    first.close()
+    peer = opened(max_age_seconds=None, max_attempts=3)
+    put_in(callers, peer)
+    assert opened(max_age_seconds=None).configure().max_attempts == 3
+    with pytest.raises(ValueError, match=r"^max_attempts: queue 'default' has 3 stored"):
+        put_in(callers, opened(max_age_seconds=None, max_attempts=2))
+
+
+def test_the_first_transactions_do_not_wait_for_each_other(
+    engine: sa.Engine, callers: sa.Engine, opened: Callable[..., Queue]
+) -> None:
+    """Nor does a put without one: it may be by the thread that has the transaction."""
+    if engine.dialect.name == "sqlite":
+        pytest.skip("its transactions run one at a time")
+    first, second = opened(max_attempts=9), opened(max_attempts=9)
+    with callers.begin() as one, callers.begin() as other, callers.begin() as third:
+        first.put(1, connection=one)
+        first.put(2, connection=other)
+        second.put(3, connection=third)
+        first.put(4)
+    assert counts(opened(max_attempts=9).stats()) == {"pending": 4}
+
+
+def test_a_process_is_refused_in_its_transactions_too(
+    callers: sa.Engine, opened: Callable[..., Queue], clock: Clock
+) -> None:
+    ours = opened(max_attempts=9)
+    put_in(callers, ours, end="rollback")
+    opened(max_attempts=2).put("work")
+
+    def is_refused() -> bool:
+        expire_everything(ours, clock)
+        try:
+            put_in(callers, ours, end="rollback")
+        except ValueError as error:
+            return "has 2 stored, and 9 was named" in str(error)
+        return False
+
+    assert within_seconds(PATIENCE_SECONDS, is_refused)

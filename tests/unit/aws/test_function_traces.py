@@ -32,7 +32,7 @@ class Unreadable(Exception):
     def __str__(self):
         raise SystemExit
 
-ERRORS = {"bad": Reject("no"), "frozen": Frozen("ice"), "unreadable": Unreadable(), "huge": Reject("x" * 99_000)}
+ERRORS = {"bad": Reject("no"), "frozen": Frozen("ice"), "unreadable": Unreadable(), "huge": Reject("x" * 9**5)}
 
 def run(task):
     with sqlite3.connect(":memory:") as one, sqlite3.connect(":memory:") as other:

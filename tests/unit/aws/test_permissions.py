@@ -223,6 +223,9 @@ class Recorder:
                 # The functions meet both limits. Here a put would be turned away once in a while, when a pass
                 # on a slow machine leaves work behind.
                 self.live(queue_named(name, admission=None, backlog=None, override=True))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FRESHQ_QUEUE_NAME", "new")  # no option was stored
+            self.invoke("CreateTasks", {"tasks": [self.work.task("new")]})
         self.invoke("Trigger", load_event("trigger-tail_call"))
         self.invoke("Archive", self.work.event("archive-life"))
         self.leave_work_behind(queue_named("left"))

@@ -59,7 +59,7 @@ class Application:
 
 @pytest.fixture
 def application(tmp_path: Path) -> Iterator[Application]:
-    with Queue.sql(f"sqlite:///{tmp_path}/tasks.db", max_age_seconds=30) as queue:
+    with Queue.sql(f"sqlite:///{tmp_path}/tasks.db") as queue:
         queue.create_table()
     application = Application(tmp_path)
     try:
@@ -97,7 +97,7 @@ def test_it_answers_with_results_and_drains_at_sigterm(application: Application,
         thread.join(PATIENCE_SECONDS)
 
     assert {answer["status"] for answer in answers if "status" in answer} == {TaskStatus.SUCCESS}
-    queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db", max_age_seconds=30)
+    queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db")
     standing = counts(queue.stats())
     queue.close()
     assert standing == {"success": len(answers)}

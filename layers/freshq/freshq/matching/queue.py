@@ -140,31 +140,32 @@ class SharedMatchOptions:
                     if not self._is_known:
                         raise
                     logger.warning("the resources keep their options", exc_info=True)
-        if writes and self._is_new and self._named and not self._override:
+        if writes and self._is_new and not self._override:
             self.store_named()
 
     def store_named(self) -> None:
-        """Store the named options with new resources; check that others have these options.
+        """Store the named options, or that none was named, with new resources; otherwise check them.
 
         Raises:
-            ValueError: If they have other values.
+            ValueError: If the resources have other values.
             StoreError: If the store did not answer.
         """
-        if self._override:
-            return
         with self._lock:
             stored = self._read()
             if stored is None:
-                values = self._first_values()
-                self._check(values)
+                values = self._named
                 if not self._store.write_options(_stored_form(values), None):
                     stored = self._read()
                 else:
                     self._is_known, self._is_new = True, False
                     self._apply(values)
             if stored is not None:
-                self._is_known = self._is_known and not self._is_new
                 self._follow(stored)
+
+    def store_if_named(self) -> None:
+        """Store the named options, if any, as `store_named` does."""
+        if self._named and not self._override:
+            self.store_named()
 
     def change(self, values: Mapping[str, Any]) -> MatchConfig:
         """Store options, and use them; return all. Without options, read the stored ones.
@@ -181,7 +182,7 @@ class SharedMatchOptions:
                 return self.config
             for _ in range(MAX_TRIES):
                 stored = self._read()
-                before = self._first_values() if stored is None else checked_config(stored.values)
+                before = self._first_values if stored is None else checked_config(stored.values)
                 new = before | checked
                 named = {name: self._named[name] for name in self._named.keys() - checked.keys()}
                 if not self._is_known and not self._override:
@@ -203,6 +204,8 @@ class SharedMatchOptions:
             self._apply(self._named)
         else:
             values = checked_config(stored.values)
+            # What this process named for new resources was never stored.
+            self._is_known = self._is_known and not self._is_new
             if not self._is_known and not self._override:
                 try:
                     self._check(values)
@@ -219,12 +222,9 @@ class SharedMatchOptions:
             self.config = config
             self._use(config)
 
+    @property
     def _first_values(self) -> dict[str, Any]:
-        """Return the options to store first: the named ones, unless resources have followed the defaults."""
-        if self._override or not self._named:
-            return {}
-        has_resources = next(iter(self._store.resources()), None) or self._store.waiting_callers(1, None)
-        return {} if has_resources else self._named
+        return {} if self._override else self._named
 
     def _check(self, values: Mapping[str, Any], named: Mapping[str, Any] | None = None) -> None:
         """Check that no option was named with another value than the resources have."""
@@ -663,7 +663,7 @@ class MatchQueue:
             ValueError: If the resources have other options.
         """
         self._store.create_table()
-        self._options.store_named()
+        self._options.store_if_named()
 
     def configure(
         self, *, order: Order | str | None = None, lease_seconds: float | EllipsisType | None = ...

@@ -91,7 +91,6 @@ class Core:
         parse: Checks the arguments of a put, given with a prefix for field names in errors.
         stamps: Gives out creation times.
         upkeep: Brings in due tasks, and tidies up.
-        has_put_beside: Whether it put a task in a caller's transaction, where options cannot be stored.
         later: Makes the writes that verbs must defer while their caller's transaction is open.
         warned_of_slow_claim_at: When a claim last warned that it was too slow for its leases.
     """
@@ -124,7 +123,6 @@ class Core:
         self.turns = LineTurns()
         self.later = Later(self.name, self.catch_up)
         self.running = None if store.counts_groups else SharedRunning(store, self.name)
-        self.has_put_beside = False
         self.warned_of_slow_claim_at = -inf
         given = "clock" in config.model_fields_set
         self._clock = config.clock if given else store.clock
@@ -192,6 +190,7 @@ class Core:
     def _follow_options(self) -> None:
         if self.later.is_beside and "config" in vars(self):
             self.later.leave()
+            self.options.check()
         else:
             self.options.follow()
 
@@ -214,6 +213,18 @@ class Core:
             self.options.settle()
         return round(self._clock() * 1e6) / 1e6
 
+    def begin_beside(self, connection: CallersConnection) -> float:
+        """Begin a put in this transaction, in which this thread is: it also has the options of a new queue.
+
+        Raises:
+            ValueError: As for `begin`.
+            StoreError: As for `begin`.
+        """
+        now = self.begin_now()
+        if not self.options.is_settled:
+            self.options.note(connection, now)
+        return now
+
     @contextmanager
     def inside(self, connection: CallersConnection) -> Iterator[None]:
         """In this block, let this thread touch only memory and the transaction of this connection.
@@ -234,8 +245,6 @@ class Core:
         """
         with self.store.aside():
             self.meter.write(self.now())
-            if self.has_put_beside and not self.options.is_settled:
-                self.options.settle()
         self.begin()
 
     @property
@@ -262,14 +271,9 @@ class Core:
             self.meter.flush(self.now())
 
     def release(self) -> None:
-        """Write the flow counts, and close the connections of this process; the next verb opens new ones.
-
-        The options of a new queue are stored, if puts in callers' transactions could not.
-        """
+        """Write the flow counts, and close the connections of this process; the next verb opens new ones."""
         try:
             self.later.stop()
-            if self.has_put_beside and not self.options.is_settled:
-                self.options.settle()
             self.flush()
         finally:
             self.store.close()

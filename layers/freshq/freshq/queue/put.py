@@ -133,10 +133,7 @@ class Putting(Verbs):
         if on_conflict is not None or connection is not None:
             write = core.checked_write(on_conflict, connection)
         new = [core.parse(task, where) for where, task in places]
-        if connection is None:
-            now = core.begin_write()
-        else:  # the queue's own writes must wait for the end of the caller's transaction
-            now, core.has_put_beside = core.begin_now(), True
+        now = core.begin_write() if connection is None else core.begin_beside(connection)
         stamps = core.stamps.take(now, len(new))
         tasks: list[Task] = []
         late: list[Overloaded | None] = []

@@ -374,11 +374,11 @@ class SharedRecord:
 
     Attributes:
         values: JSON values by name.
-        version: Token of the write that made it.
+        version: Token of the write that made it; None: it is not stored under its name yet.
     """
 
     values: Mapping[str, Any]
-    version: str
+    version: str | None
 
 
 class Health(StrEnum):
@@ -723,6 +723,10 @@ class Records(Protocol):
 
     def read_record(self, queue: str, name: str) -> SharedRecord | None:
         """Return a shared record; None if there is none."""
+
+    def read_records(self, queue: str, prefix: str) -> list[SharedRecord]:
+        """Return the records whose names begin with a prefix; none if the store has no transactions."""
+        return []
 
     def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
         """Write a shared record unless it changed since it was read; return whether it was written.

@@ -1,7 +1,9 @@
 """Share the options of a queue: they are stored with it, and every process follows them.
 
 The stored options hold for every process; an option that is not stored has its default. A queue without a
-record is new to its table: the first process that names options stores them.
+record is new to its table: the first process that puts or claims stores the options that it named, even if it
+named none. A put in a caller's transaction notes them there: for a record that it inserted itself, other
+processes would have to wait until the transaction ends.
 """
 
 from __future__ import annotations
@@ -20,18 +22,22 @@ from pydantic import ValidationError
 from freshq.errors import RefusedError, StoreError, TableMissing, plain
 from freshq.model.checks import checked_count
 from freshq.model.forks import new_rlock
+from freshq.model.lifecycle import new_token
 from freshq.model.options import QueueConfig, checked_options
 from freshq.model.storable_options import MAX_SHARDS, QueueRules, StoredOptions, as_text
 from freshq.model.validation import first_problem
 from freshq.queue.shared.measures import MAX_TRIES, change_record
+from freshq.stores.base import SharedRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from freshq.stores.base import SharedRecord, Store
+    from freshq.stores.base import Store
 
 logger = logging.getLogger(__name__)
 RECORD: Final = "freshq#options"
+# The record stands for the earliest of the notes until a process stores it.
+NOTE_PREFIX: Final = f"{RECORD}#"
 # What processes use or named instead of the stored options, for `freshq doctor`.
 DISSENT: Final = "freshq#dissent"
 SHARDS: Final = "shards"
@@ -76,7 +82,7 @@ class SharedOptions:
         storable: The names of the options that can be stored with this queue, in order.
         stored: The stored options as JSON values, as last read.
         check_at: Monotonic time at which a verb reads the record again.
-        is_settled: Whether `settle` has nothing to write.
+        is_settled: Whether `settle` and `note` have nothing to write.
     """
 
     def __init__(
@@ -115,13 +121,16 @@ class SharedOptions:
         self._lock = new_rlock()
         self._is_known = False
         self._is_recorded = False
+        self._is_noted = False  # whether the record is only a note
+        self._refusal: str | None = None  # of each verb, if the queue has other options than named here
         self._told_at = -math.inf
+        self._token = new_token()
 
     def follow(self) -> None:
         """Read the stored options, and use them if they are new.
 
-        An error ends the first call only. Later the queue keeps its current options, and tries again.
-        Without a table nothing is stored.
+        An error ends the call until this process follows a record of the queue. Later the queue keeps its
+        current options, and tries again. Without a table nothing is stored.
 
         Raises:
             ValueError: If the process named another value than the stored one, or a stored one is wrong.
@@ -138,7 +147,7 @@ class SharedOptions:
             if is_first and isinstance(error, TableMissing):
                 self._use(self.named)  # nothing is stored, and the verb reports the missing table
                 return
-            if is_first:
+            if not self._is_known:
                 raise
             logger.warning("queue %r: keeps its options", self.named.name, exc_info=True)
             self.check_at = time.monotonic() + CHECK_SECONDS
@@ -155,21 +164,54 @@ class SharedOptions:
         with self._lock:
             self._follow(self._read())
 
+    def check(self) -> None:
+        """Check, without a call to the store, that the last read found no other options than the named ones.
+
+        Raises:
+            ValueError: If it did.
+        """
+        if self._refusal is not None:
+            raise ValueError(self._refusal)
+
     def settle(self) -> None:
         """Store the named options if the queue is new; otherwise record where this process differs.
 
         Raises:
             ValueError: If the queue is not new, and has other values.
-            StoreError: If the store did not answer.
+            StoreError: If the store did not answer, or did not permit to store options that were named.
         """
         with self._lock:
-            if self._is_recorded:
+            if self._is_recorded and not self._is_noted:
                 self._tell()
-            else:
-                self.store_named()
+                return
+            try:
+                self._store_first()
+            except StoreError as error:
+                if self._claims or type(error) is not StoreError:
+                    raise
+                self.is_settled = True  # a role may lack this one permission: the defaults hold all the same
+                logger.warning(
+                    "queue %r: cannot record that it has the default options", self.named.name, exc_info=True
+                )
+
+    def note(self, connection: object, now: float) -> None:
+        """Note the named options of a new queue in the transaction of a caller, in which this thread is.
+
+        Args:
+            connection: Tells the transactions of this process apart that are open at the same time.
+            now: Current time in seconds.
+
+        Raises:
+            StoreError: If the transaction did not accept the note.
+        """
+        if self._is_recorded or self.named.override:
+            return
+        values = {"at": now, "options": self._named_values()}
+        name = f"{NOTE_PREFIX}{self._token}-{os.getpid()}-{id(connection)}"
+        self._store.write_record(self.named.name, name, values, None)
 
     def store_named(self) -> None:
-        """Store the named options with a queue that is new, unless `override` is set.
+        """Store the named options, if any, with a queue that is new, unless `override` is set.
 
         Raises:
             ValueError: If the queue has other values.
@@ -180,20 +222,22 @@ class SharedOptions:
         with self._lock:
             if not self._is_known or self._is_recorded:
                 self._follow(self._read())
-            if self._is_recorded:
-                return
-            values = self._named_values()
-            config, shards = self._resolved(values, is_first=False)
-            if self._store.write_record(self.named.name, RECORD, values, None):
-                self._apply(values, config, shards, is_recorded=True)
-                return
-            # Another process stored its options first: they hold against the options named here.
-            self._is_known = False
-            try:
-                self._follow(self._read())
-            finally:
-                if not self._is_known:
-                    self.check_at = -math.inf
+            if self._claims and (self._is_noted or not self._is_recorded):
+                self._store_first()
+
+    def _store_first(self) -> None:
+        """Store the record of a queue that has none: the earliest note, or the named options."""
+        if not self._is_known or self._store.transactions is not None:  # there may be a new note
+            self._follow(self._read())
+        if self._is_recorded and not self._is_noted:
+            return
+        values = dict(self.stored) if self._is_noted else self._named_values()
+        config, shards = self._resolved(values, is_first=False)
+        if self._store.write_record(self.named.name, RECORD, values, None):
+            self._is_noted = False
+            self._apply(values, config, shards, is_recorded=True)
+        else:  # another process was first: its options hold against the options named here
+            self._follow(self._read())
 
     def dissents(self) -> Iterator[Dissent]:
         """Yield the options for which a process named another value than the queue has now.
@@ -255,41 +299,48 @@ class SharedOptions:
     def _change(self, changed: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
         with self._lock:
             for _ in range(MAX_TRIES):
-                record, before = self._counting(self._read())
+                record = self._read()
+                before = self._counting(record)
                 values = changed(before)
                 config, shards = self._resolved(values, is_first=not self._is_known)
                 version = None if record is None else record.version
-                is_same = record is not None and values == before
+                is_same = version is not None and values == before
                 if is_same or self._store.write_record(self.named.name, RECORD, values, version):
+                    self._is_noted = False
                     self._apply(values, config, shards, is_recorded=True)
                     return
         msg = f"queue {self.named.name!r}: other processes changed its options; try again"
         raise RefusedError(msg)
 
     def _read(self) -> SharedRecord | None:
-        record = self._store.read_record(self.named.name, RECORD)
+        """Return the stored record, or what the earliest note says; None if there is neither."""
+        queue = self.named.name
+        record = self._store.read_record(queue, RECORD)
         self.check_at = time.monotonic() + CHECK_SECONDS
+        self._is_noted = False
+        if record is None and (notes := self._store.read_records(queue, NOTE_PREFIX)):
+            self._is_noted = True
+            earliest = min(notes, key=lambda note: note.values["at"])
+            record = SharedRecord(earliest.values["options"], None)
+        if record is not None and not self._is_recorded:
+            # What this process named was never stored, so the stored options may contradict it.
+            self._is_known, self.check_at = False, -math.inf
         return record
 
     def _follow(self, record: SharedRecord | None) -> None:
-        record, values = self._counting(record)
-        is_recorded = record is not None
+        values, is_recorded = self._counting(record), record is not None
         stored = values if is_recorded else {}
         if not self._is_known or (stored, is_recorded) != (self.stored, self._is_recorded):
             config, shards = self._resolved(values, is_first=not self._is_known)
             self._apply(stored, config, shards, is_recorded=is_recorded)
         elif self._is_recorded:
-            self.is_settled = not self._may_tell()
+            self.is_settled = not (self._is_noted or self._may_tell())
 
-    def _counting(self, record: SharedRecord | None) -> tuple[SharedRecord | None, dict[str, Any]]:
-        """Return the record, and the values that count: without one the named ones, if the queue is new."""
-        if record is None and not self._is_known and self._has_followed_defaults():
-            record = self._read()  # another process stores its options before it puts a task
-            if record is None:
-                return None, {}
+    def _counting(self, record: SharedRecord | None) -> dict[str, Any]:
+        """Return the values that count: without a record the named ones, as the queue is new."""
         if record is None:
-            return None, {} if self.named.override else self._named_values()
-        return record, dict(record.values)
+            return {} if self.named.override else self._named_values()
+        return dict(record.values)
 
     def _apply(
         self, values: Mapping[str, Any], config: QueueConfig, shards: int | None, *, is_recorded: bool
@@ -298,9 +349,12 @@ class SharedOptions:
         if shards is not None:
             self._store.use_shards(shards)
         self.stored = dict(values)
+        self.check_at = time.monotonic() + CHECK_SECONDS
+        self._refusal = None
         self._is_known = True
         self._is_recorded = is_recorded
-        self.is_settled = not (self._may_tell() if is_recorded else self._claims and not self.named.override)
+        is_first = self._is_noted or not is_recorded
+        self.is_settled = self.named.override if is_first else not self._may_tell()
 
     def _resolved(self, values: Mapping[str, Any], *, is_first: bool) -> tuple[QueueConfig, int | None]:
         """Return the options to follow, given the stored ones, and the number of shards (None: unchanged).
@@ -314,7 +368,8 @@ class SharedOptions:
         else:
             differing = self._differing(theirs) if is_first else []
             if differing:
-                raise ValueError(self._contradiction(theirs, differing))
+                self._refusal = self._contradiction(theirs, differing)
+                raise ValueError(self._refusal)
             config = self._over(self._unnamed, theirs)
         config.rules()
         return config, self._store.named_shards if self._uses_own_shards else theirs.get(SHARDS)
@@ -334,17 +389,6 @@ class SharedOptions:
     def _named_values(self) -> dict[str, Any]:
         values = self.named.model_dump(mode="json", include=set(self._claims))
         return values | {SHARDS: self._store.named_shards} if SHARDS in self._claims else values
-
-    def _has_followed_defaults(self) -> bool:
-        """Return whether a queue without a record is not new: it has tasks that are not over.
-
-        It has no effect on a process that names nothing, or overrides.
-        """
-        if self.named.override or not self._claims:
-            return False
-        store, name = self._store, self.named.name
-        counted = store.approximate_stats(name, self._now(), 0.0)
-        return bool(counted.pending or counted.delayed or counted.taken or store.count_dead(name).number)
 
     def _may_tell(self) -> bool:
         """Return whether this process differs from the queue, and has not recorded it recently."""

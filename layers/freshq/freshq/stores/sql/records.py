@@ -44,6 +44,16 @@ class RecordStatements(Statements):
         return sa.select(records.c.record, records.c.version).where(*self._this)
 
     @cached_property
+    def with_prefix(self) -> sa.Select[Any]:
+        """The records whose names begin with a prefix."""
+        records = self.schema.records
+        return sa.select(records.c.record, records.c.version).where(
+            records.c.queue == sa.bindparam("of_queue"),
+            records.c.name >= sa.bindparam("prefix"),
+            records.c.name < sa.bindparam("after_prefix"),
+        )
+
+    @cached_property
     def next_queues(self) -> sa.CompoundSelect[Any]:
         """The first names after `of_queue`, each from the beginning of an index."""
         tasks, status = self.tasks, self.tasks.c.status == sa.literal_column("'FAILURE'")
@@ -135,6 +145,12 @@ class SqlRecords(SqlPart):
     def read_record(self, queue: str, name: str) -> SharedRecord | None:
         row = self.database.row(self.record_sql.read, {"of_queue": queue, "of_name": name})
         return None if row is None else SharedRecord(json.loads(row.record), row.version)
+
+    @override
+    def read_records(self, queue: str, prefix: str) -> list[SharedRecord]:
+        names = {"prefix": prefix, "after_prefix": f"{prefix}~"}  # of digits and letters
+        rows = self.database.rows(self.record_sql.with_prefix, {"of_queue": queue} | names)
+        return [SharedRecord(json.loads(row.record), row.version) for row in rows]
 
     @override
     def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
