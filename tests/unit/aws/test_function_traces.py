@@ -32,7 +32,8 @@ class Unreadable(Exception):
     def __str__(self):
         raise SystemExit
 
-ERRORS = {"bad": Reject("no"), "frozen": Frozen("ice"), "unreadable": Unreadable(), "huge": Reject("x" * 9**5)}
+HUGE = Reject("x" * 100_000)
+ERRORS = {"bad": Reject("no"), "frozen": Frozen("ice"), "unreadable": Unreadable(), "huge": HUGE}
 
 def run(task):
     with sqlite3.connect(":memory:") as one, sqlite3.connect(":memory:") as other:
