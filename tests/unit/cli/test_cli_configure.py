@@ -258,6 +258,9 @@ class TestDoctor:
         assert "uses" not in freshq("doctor").stdout
 
     def test_it_says_what_an_address_names_otherwise(self, url: str) -> None:
-        done = freshq("doctor", "--queue", f"{url}?order=fifo")
+        address = f"{url}?order=fifo"
+        assert freshq("doctor", "--queue", address).exit_code == 0  # nobody has used the new table
+        freshq("put", "1")
+        done = freshq("doctor", "--queue", address)
         assert done.exit_code == 1
         assert "order: queue 'default' has lifo by default, and fifo was named" in done.stdout

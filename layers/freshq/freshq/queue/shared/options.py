@@ -181,7 +181,7 @@ class SharedOptions:
             StoreError: If the store did not answer, or did not permit to store options that were named.
         """
         with self._lock:
-            if self._is_recorded and not self._is_noted:
+            if self._only_tells:
                 self._tell()
                 return
             try:
@@ -333,8 +333,8 @@ class SharedOptions:
         if not self._is_known or (stored, is_recorded) != (self.stored, self._is_recorded):
             config, shards = self._resolved(values, is_first=not self._is_known)
             self._apply(stored, config, shards, is_recorded=is_recorded)
-        elif self._is_recorded:
-            self.is_settled = not (self._is_noted or self._may_tell())
+        elif self._is_recorded or self.named.override:
+            self.is_settled = self._only_tells and not self._may_tell()
 
     def _counting(self, record: SharedRecord | None) -> dict[str, Any]:
         """Return the values that count: without a record the named ones, as the queue is new."""
@@ -353,8 +353,7 @@ class SharedOptions:
         self._refusal = None
         self._is_known = True
         self._is_recorded = is_recorded
-        is_first = self._is_noted or not is_recorded
-        self.is_settled = self.named.override if is_first else not self._may_tell()
+        self.is_settled = self._only_tells and not self._may_tell()
 
     def _resolved(self, values: Mapping[str, Any], *, is_first: bool) -> tuple[QueueConfig, int | None]:
         """Return the options to follow, given the stored ones, and the number of shards (None: unchanged).
@@ -389,6 +388,11 @@ class SharedOptions:
     def _named_values(self) -> dict[str, Any]:
         values = self.named.model_dump(mode="json", include=set(self._claims))
         return values | {SHARDS: self._store.named_shards} if SHARDS in self._claims else values
+
+    @property
+    def _only_tells(self) -> bool:
+        """Whether it has no options to store: the record exists, or this process overrides."""
+        return self.named.override or (self._is_recorded and not self._is_noted)
 
     def _may_tell(self) -> bool:
         """Return whether this process differs from the queue, and has not recorded it recently."""
