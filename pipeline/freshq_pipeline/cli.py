@@ -9,6 +9,7 @@ import os
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
@@ -283,6 +284,22 @@ def report(out: OutOption) -> None:
     for problem in ending.problems:
         raise problem
     typer.echo(ending.out.at(REPORT))
+
+
+@app.command()
+def contract(
+    out: Annotated[
+        str | None, typer.Option(help="Name the files of the tables in this output folder (default: none).")
+    ] = None,
+    dbt: Annotated[bool, typer.Option("--dbt", help="Print a source for dbt.")] = False,
+) -> None:
+    """Print the contract of the tables as YAML: names, types, units, nullability and keys."""
+    from freshq_pipeline.report.contract import contract_of, contract_text, dbt_source
+    from freshq_pipeline.storage.folder import Folder
+
+    folder = None if out is None else Folder(out)
+    plain = contract_text if folder is None else partial(contract_of, folder)
+    typer.echo(dbt_source(folder) if dbt else plain(), nl=False)
 
 
 @app.command()
