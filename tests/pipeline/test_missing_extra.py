@@ -48,6 +48,21 @@ def test_a_catalog_needs_an_extra_of_its_own(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_lineage_needs_an_extra_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    places = ["--events", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+    message = "openlineage is not installed; run: pip install 'freshq[lineage]'\n"
+    done = run_without("openlineage", "run", *places, "--lineage", str(tmp_path / "events.jsonl"))
+    assert (done.returncode, done.stderr) == (FAILED_STATUS, f"freshq-pipeline: {message}")
+    # A setting for other programs is no reason to fail.
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
+    done = run_without("openlineage", "run", *places)
+    warned, failed = done.stderr.splitlines(keepends=True)
+    begin = "freshq-pipeline: lineage: no events are sent, although OPENLINEAGE_URL names a receiver: "
+    assert warned == begin + message
+    assert failed.endswith(" is empty\n")
+
+
 @pytest.mark.parametrize(
     ("hidden", "command"),
     [

@@ -40,11 +40,20 @@ from freshq_pipeline.report.words import (
     queue_name,
     replayed_days,
 )
-from freshq_pipeline.storage.results import NEW, SUMMARY, checked_replay, damage_text, with_earlier
+from freshq_pipeline.storage.results import (
+    NEW,
+    SUMMARY,
+    checked_replay,
+    damage_text,
+    published_summary,
+    with_earlier,
+    without_new,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from freshq_pipeline.report.lineage import Lineage
     from freshq_pipeline.storage.folder import Folder
 
 
@@ -207,10 +216,12 @@ class Ending:
             nothing is published yet.
         problems: Failures since then. The first one decides the exit status.
         headlines: A sentence for each queue; empty if unknown.
+        lineage: Events for a catalogue; None: nobody asked for them.
     """
 
     out: Folder
     begun: Callable[[str], None] = lambda _part: None
+    lineage: Lineage | None = None
     of_each_batch: bool = False
     summary: dict[str, Any] | None = None
     problems: list[PipelineError] = field(default_factory=list)
@@ -219,15 +230,28 @@ class Ending:
     @contextmanager
     def postponed(self) -> Iterator[None]:
         """Postpone an error in the block to the end of the command, if a run is published by then."""
+        if self.lineage is not None:
+            self.lineage.start()
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
             if self.summary is None and isinstance(error, Unfinished):
                 self.summary = error.summary
-            if self.summary is None:
+            if self.summary is None or not isinstance(error, Exception):
+                self._tell(error)
                 raise
             known = error if isinstance(error, PipelineError) else None
             self.problems.append(known or unfinished(self.out.uri, error, self.summary))
+
+    def take_current(self) -> None:
+        """Take the summary of the current run, if this command published none.
+
+        Raises:
+            BadInput: If there is no run.
+        """
+        with self.postponed():
+            if self.summary is None:
+                self.summary = without_new(published_summary(self.out))
 
     def report(self) -> None:
         """Write the report of the current run."""
@@ -272,6 +296,8 @@ class Ending:
     def batch(self, summary: dict[str, Any]) -> None:
         """Count a published batch of a stream, and report on it if that is wanted."""
         self.summary = summary if self.summary is None else with_earlier(summary, self.summary)
+        if self.lineage is not None:
+            self.lineage.batch(summary)
         if not self.of_each_batch:
             return
         for _, line in self._checked(lambda _all: violations(summary)):
@@ -280,6 +306,10 @@ class Ending:
         for problem in self.problems:
             complain(str(problem))
         self.problems.clear()  # the next batch tries again
+
+    def _tell(self, error: BaseException | None) -> None:
+        if self.lineage is not None:
+            self.lineage.end(self.summary, error)
 
     def _checked(self, check: Callable[[dict[str, Any]], Warnings]) -> Warnings:
         found: Warnings = []
@@ -316,6 +346,8 @@ class Ending:
 
     def _exit(self, warnings: Warnings) -> None:
         """Print all warnings and problems; exit with the status of the first problem, or else warning."""
+        # An `Unfinished` command has made its tables.
+        self._tell(next((one for one in self.problems if not isinstance(one, Unfinished)), None))
         for _, line in warnings:
             complain(line)
         for problem in self.problems[:0:-1]:
