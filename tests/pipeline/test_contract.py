@@ -10,13 +10,13 @@ from typing import Any, Final
 import pytest
 import yaml
 from jsonschema import Draft201909Validator
-from local.facts import relations
 
 from freshq_pipeline.errors import BAD_INPUT_STATUS
 from freshq_pipeline.report.contract import contract, contract_text, dbt_source, described
 from freshq_pipeline.schemas import BY_DAY, OUTCOMES, TABLES
 from tests.pipeline.conftest import Pipeline, query
 from tests.pipeline.recording import small, write_lines
+from tests.pipeline.test_chains import recorded
 from tests.pipeline.wandering import wandering
 
 COMMAND: Final = Path(sys.executable).parent / "freshq-pipeline"
@@ -96,13 +96,18 @@ def test_each_column_has_a_type_a_unit_and_a_description(name: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("recorded", ["small", "wandering"])
-def test_tables_keep_it(recorded: str, pipeline: Pipeline, tmp_path: Path) -> None:
-    tape = small() if recorded == "small" else wandering(200, 1)
-    write_lines(tmp_path / "in/a.json", tape.landed())
-    made = relations(pipeline(tmp_path / "in", tmp_path / "out"))
-    for name, table in TABLES_OF_CONTRACT.items():
-        rows = query(f"from {made[name]}")
+@pytest.mark.parametrize("kind", ["small", "wandering", "chains"])
+def test_tables_keep_it(kind: str, pipeline: Pipeline, tmp_path: Path) -> None:
+    chains = kind == "chains"
+    tape = small() if kind == "small" else wandering(200, 1)
+    write_lines(tmp_path / "in/a.json", recorded(1)[0] if chains else tape.landed())
+    pipeline(tmp_path / "in", tmp_path / "out")
+    made = {path.name for path in (tmp_path / "out/tables").iterdir() if path.is_dir()}
+    assert made == (TABLES.keys() if chains else TABLES.keys() - {"chains"})
+    for name in made:
+        table = TABLES_OF_CONTRACT[name]
+        files = f"{tmp_path}/out/tables/{name}/**/*.parquet"
+        rows = query(f"from read_parquet('{files}', hive_types_autocast = false)")
         required = [column["name"] for column in table["properties"] if column.get("required")]
         nulls = {column for row in rows for column in required if row[column] is None}
         assert nulls == set(), name
