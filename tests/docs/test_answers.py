@@ -2,7 +2,7 @@
 
 import json
 
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from jsonschema import Draft202012Validator
 from local.reference import JSON_PAGE, SCHEMAS, answers, commands_with_json, described_command, json_page
 
 
