@@ -176,14 +176,16 @@ def _check(target: str, events: Folder) -> None:
     if not target or (separator and (scheme not in ("http", "https") or not _host(target))):
         msg = f"lineage: must be http://HOST.., https://HOST.. or a file, got {quoted(target)}"
         raise BadInput(msg)
-    if not separator and (Path(target).is_dir() or not Path(target).absolute().parent.is_dir()):
-        msg = f"lineage: must be a file in an existing folder, got {quoted(target)}"
+    if not separator:
+        _check_file(Path(target), events.on_disk(""))
+
+
+def _check_file(file: Path, events: Path | None) -> None:
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        msg = f"lineage: must be a file in an existing folder, got {quoted(str(file))}"
         raise BadInput(msg)
-    folder = events.on_disk("")
-    if not separator and folder is not None and Path(target).resolve().is_relative_to(folder.resolve()):
-        msg = (
-            f"lineage: {target} is in the folder of the events, and would be read as one; name another place"
-        )
+    if events is not None and file.resolve().is_relative_to(events.resolve()):
+        msg = f"lineage: {file} is in the folder of the events, and would be read as one; name another place"
         raise BadInput(msg)
 
 
