@@ -1480,6 +1480,14 @@ FROM tasks_records
 WHERE tasks_records.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks_records.name = :of_name::VARCHAR COLLATE "C";
 
+-- records: with_prefix
+-- The records whose names begin with a prefix.
+SELECT tasks_records.record, tasks_records.version
+FROM tasks_records
+WHERE tasks_records.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks_records.name >= :prefix::VARCHAR COLLATE "C"
+AND tasks_records.name < :after_prefix::VARCHAR COLLATE "C";
+
 -- records: next_queues
 -- The first names after `of_queue`, each from the beginning of an index.
 SELECT min(tasks_records.queue) AS min_1
