@@ -70,10 +70,7 @@ TESTS: Final = {
         *(f"tests/sql/test_{name}.py" for name in ("beside_transactions", "ended_sessions", "examine")),
         *(f"tests/sql/test_{name}.py" for name in ("forks", "inside_transactions", "server_settings")),
         "tests/unit/queue/test_opening.py",
-        *(
-            f"tests/unit/stores/test_{name}.py"
-            for name in ("clocks", "horizon", "servers", "statements", "windows")
-        ),
+        *(f"tests/unit/stores/test_{name}.py" for name in ("clocks", "horizon", "servers", "statements")),
     ),
     "worker": (
         *("tests/unit/worker", "tests/sql/test_transaction_worker.py", "tests/contract/test_kind.py"),

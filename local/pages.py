@@ -42,18 +42,19 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from freshq import Queue
 from freshq.cli.commands.demo import CAPACITY_PER_SECOND, FATES, Plan, contestants, offer, wait_text
 from freshq.simulate.sweep import Colour
+from freshq.stores.lines import END
 from freshq.stores.sql.agenda import StaleStatements, UpkeepStatements
 from freshq.stores.sql.counts import CountStatements, ExactStatements, WaitingStatements
 from freshq.stores.sql.database import PLANNING
 from freshq.stores.sql.history import HistoryStatements
-from freshq.stores.sql.lines import ORDERS, ClaimStatements
+from freshq.stores.sql.lines import ANY_NUMBER, ORDERS, UP_TO_TWO, ClaimStatements
 from freshq.stores.sql.migrations import CHANGES, Triggers
 from freshq.stores.sql.records import RecordStatements
 from freshq.stores.sql.schema import schema
 from freshq.stores.sql.statements import Statements
 from freshq.stores.sql.tasks import GUARDS, PutStatements, ReadStatements, SettleStatements
 from freshq.stores.sql.url import parsed_url
-from freshq.stores.sql.windows import END, WindowStatements
+from freshq.stores.sql.windows import WindowStatements
 from local.servers import MariaDB, Postgres
 
 if TYPE_CHECKING:
@@ -478,7 +479,11 @@ ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "any_stale": ("sqlite", "mariadb"),
     "leave_line": ("mariadb",),
 }
-ARMS: Final = {"sqlite": (1, 2), "postgresql": (0,)}
+# For how many lines, under which condition.
+TAKES: Final = {
+    "sqlite": ((1, 0), (1, UP_TO_TWO), (2, 0), (2, ANY_NUMBER)),
+    "postgresql": ((0, 0), (0, ANY_NUMBER)),
+}
 ROWS: Final = 1_000_000
 WAITING_ROWS: Final = 300_000
 FAR_US: Final = 4_000_000_000_000_000
@@ -530,9 +535,14 @@ VALUES: Final = {
     "span_line": ["00", "01"],
     "span_after_us": [0, 0],
     "span_before_us": [FAR_US, FAR_US],
-    "others_from": END,
-    "level_from": END,
-    "others_until": END,
+    # No line is in these ranges.
+    "unless": '[["00\\u0001", "01"], ["02\\u0001", ":"]]',
+    "unless_first": ["00\x01", "02\x01"],
+    "unless_until": ["01", END],
+    "from_0": "00\x01",
+    "until_0": "01",
+    "from_1": "02\x01",
+    "until_1": END,
     "created_after_us": 0,
     "created_before_us": FAR_US,
     "deadline_after_us": 0,
@@ -610,9 +620,10 @@ def _variants(value: Any, dialect: str) -> Iterator[tuple[str, Any]]:
         yield from ((f", {_key(key)}", statement) for key, statement in value.items())
     elif callable(value) and not isinstance(value, sa.ClauseElement):
         for newest_first in ORDERS:
-            for arms in ARMS[dialect]:
+            for arms, ranges in TAKES[dialect]:
                 lines = f", lines: {arms}" if arms else ""
-                yield f", {_key(newest_first)}{lines}", value(newest_first, arms)
+                unless = ", unless there is a better line" if ranges else ""
+                yield f", {_key(newest_first)}{lines}{unless}", value(newest_first, arms, ranges)
     else:
         yield "", value
 

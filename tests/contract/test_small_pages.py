@@ -6,10 +6,11 @@ from typing import Any, Final
 import pytest
 
 from freshq import GroupRule, GroupRules, Order, PutOutcome, Queue
+from freshq.queue import lines
 from freshq.queue.core import core_of
 from freshq.stores import memory
 from freshq.stores.memory import StateCounts
-from freshq.stores.sql import tasks, windows
+from freshq.stores.sql import counts, tasks
 from tests.conftest import DATABASES, StoreUnderTest
 from tests.support.readings import ids, known
 from tests.support.statements import database_of
@@ -18,7 +19,8 @@ SMALL: Final = 2
 PAGES: Final = {
     memory: ("CHUNK_TASKS", "COMING_PAGE", "DEAD_PAGE", "LOOKED_TASKS", "MAX_GROUPS"),
     tasks: ("BATCH_ROWS", "DEAD_ROWS", "SCAN_ROWS"),
-    windows: ("FEW_LINES", "PAGE_LINES", "WINDOW_LINES"),
+    counts: ("FEW_LINES", "MAX_LINES"),
+    lines: ("PAGE_LINES", "WINDOW_LINES"),
 }
 on_tables = pytest.mark.parametrize("store", DATABASES, indirect=True)
 on_each_store = pytest.mark.parametrize("store", ["memory", *DATABASES], indirect=True)

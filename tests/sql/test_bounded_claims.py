@@ -8,12 +8,13 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import GroupRule, GroupRules, Order, Queue, Settlement
+from freshq.queue import lines
 from freshq.queue.core import core_of
+from freshq.queue.lines import WINDOW_LINES
 from freshq.stores.base import OldestRequest
-from freshq.stores.sql import SqlStore, windows
+from freshq.stores.sql import SqlStore
 from freshq.stores.sql.counts import COUNTED_ROWS
 from freshq.stores.sql.lines import LOOKED_ROWS, STALE_ROWS
-from freshq.stores.sql.windows import WINDOW_LINES
 from tests.conftest import Clock, StoreUnderTest
 from tests.support.readings import counts, payloads
 from tests.support.refusals import refused
@@ -83,11 +84,11 @@ def test_on_sqlite_a_claim_costs_as_much_beside_many_groups_at_their_limit(
     for full in (0, 1000):
         queue = Queue(SqlStore(sqlite_engine), groups=GroupRules(GroupRule(max_running=1), wide))
         queue.create_table()
-        monkeypatch.setattr(windows, "OPEN_SECONDS", -1.0)
+        monkeypatch.setattr(lines, "OPEN_SECONDS", -1.0)
         queue.put_many([{"payload": 0, "group": f"full-{number}"} for number in range(full) for _ in (1, 2)])
         assert len([claim for _ in range(full // 100) for claim in queue.claim(100)]) == full
         queue.put_many([{"payload": 0, "group": group} for group in wide for _ in range(3)])
-        monkeypatch.setattr(windows, "OPEN_SECONDS", math.inf)  # this claim lists the groups with room
+        monkeypatch.setattr(lines, "OPEN_SECONDS", math.inf)  # this claim lists the groups with room
         queue.claim()
         with sqlite_work(queue) as work:
             for _ in range(CLAIMS):

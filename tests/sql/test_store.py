@@ -25,15 +25,13 @@ from freshq import (
 )
 from freshq.errors import PutIncomplete, TableMissing, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
+from freshq.queue.claim import Search
 from freshq.queue.core import core_of
 from freshq.stores.base import Conflict, Guard
 from freshq.stores.clocks import DatabaseClock
-from freshq.stores.lines import ClaimRequest
 from freshq.stores.sql import SqlStore, database
 from freshq.stores.sql.database import open_engine
-from freshq.stores.sql.lines import SqlLines
 from freshq.stores.sql.migrations import MIGRATIONS, Migration, migrate
-from freshq.stores.sql.rows import Stored
 from freshq.stores.sql.schema import schema
 from tests.conftest import StoreUnderTest
 from tests.support.lost_replies import LostReplies
@@ -53,7 +51,7 @@ NEVER_SECONDS: Final = 3600.0
 def test_stores_on_the_same_tables_share_their_statements() -> None:
     first, second = SqlStore("sqlite:///first.db"), SqlStore("sqlite:///second.db")
     assert first.claim_sql is second.claim_sql
-    assert first.window.copy().sql is second.window.sql
+    assert first.window_sql is second.window_sql
     assert first.claim_sql is not SqlStore("sqlite:///first.db", TABLE).claim_sql
     # The version of a server decides about them, and two addresses may be of two servers.
     engines = [open_engine("mariadb://localhost/tasks") for _ in range(2)]
@@ -447,16 +445,16 @@ def test_a_claim_that_takes_a_recovered_task_again_hands_out_the_later_version(
     for task_id in ("a", "b"):
         queue.put("work", task_id=task_id)
     queue.claim()  # the next claim takes from the same line, before it looks for others
-    search = SqlLines._take_missing
+    look = Search._look
     earlier: list[Task] = []
 
-    def search_late(lines: SqlLines, request: ClaimRequest, taken: list[Stored]) -> None:
-        earlier.extend(each.task for each in taken)
+    def look_late(search: Search, take: Callable[[], bool]) -> None:
+        earlier.extend(search._taken)
         store.clock.advance(61)
         queue.admin.recover()
-        search(lines, request, taken)
+        look(search, take)
 
-    monkeypatch.setattr(SqlLines, "_take_missing", search_late)
+    monkeypatch.setattr(Search, "_look", look_late)
     claims = {claim.task.task_id: claim.task for claim in queue.claim(limit=3)}
     assert claims == {task_id: known(queue, task_id) for task_id in ("a", "b")}
     for task in earlier:

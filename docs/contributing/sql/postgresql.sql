@@ -342,7 +342,7 @@ LIMIT 1::INTEGER;
 --| Limit (actual rows=1 loops=1)
 --|   ->  Index Only Scan Backward using tasks_lines on tasks (actual rows=1 loops=1)
 --|         Index Cond: ((queue = ($1)::text) AND (line < ($2)::text))
---|         Heap Fetches: 1
+--|         Heap Fetches: 0
 
 -- claim: page, newest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
@@ -516,15 +516,16 @@ WHERE ctid = ANY (array((
         SELECT tasks.line
         FROM tasks
         WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
-        AND tasks.line >= :others_from::VARCHAR COLLATE "C"
+        AND tasks.line >= :from_0::VARCHAR COLLATE "C"
+        AND tasks.line < :until_0::VARCHAR COLLATE "C"
         ORDER BY tasks.line
         LIMIT 1) IS NULL
       AND (
         SELECT tasks.line
         FROM tasks
         WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
-        AND tasks.line >= :level_from::VARCHAR COLLATE "C"
-        AND tasks.line < :others_until::VARCHAR COLLATE "C"
+        AND tasks.line >= :from_1::VARCHAR COLLATE "C"
+        AND tasks.line < :until_1::VARCHAR COLLATE "C"
         ORDER BY tasks.line
         LIMIT 1) IS NULL
       ORDER BY tasks.created_us DESC, tasks.task_id DESC
@@ -542,12 +543,12 @@ RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.upda
 --|           InitPlan 1 (returns $0)
 --|             ->  Limit (actual rows=0 loops=1)
 --|                   ->  Index Only Scan using tasks_lines on tasks tasks_1 (actual rows=0 loops=1)
---|                         Index Cond: ((queue = ($6)::text) AND (line >= ($9)::text))
+--|                         Index Cond: ((queue = ($6)::text) AND (line >= ($9)::text) AND (line < ($10)::text))
 --|                         Heap Fetches: 0
 --|           InitPlan 2 (returns $1)
 --|             ->  Limit (actual rows=0 loops=1)
 --|                   ->  Index Only Scan using tasks_lines on tasks tasks_2 (actual rows=0 loops=1)
---|                         Index Cond: ((queue = ($6)::text) AND (line >= ($10)::text) AND (line < ($11)::text))
+--|                         Index Cond: ((queue = ($6)::text) AND (line >= ($11)::text) AND (line < ($12)::text))
 --|                         Heap Fetches: 0
 --|           ->  LockRows (actual rows=1 loops=1)
 --|                 ->  Result (actual rows=1 loops=1)
@@ -556,7 +557,7 @@ RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.upda
 --|                             Index Cond: ((queue = ($6)::text) AND (line = ($7)::text) AND (created_us > $8))
 --|   ->  Tid Scan on tasks (actual rows=1 loops=1)
 --|         TID Cond: (ctid = ANY ($3))
---|         Filter: (deadline_us > $13)
+--|         Filter: (deadline_us > $14)
 
 -- claim: take_only_line, oldest first
 -- Take the live tasks among the best `at_most` of a line, unless there are other lines. PostgreSQL.
@@ -577,15 +578,16 @@ WHERE ctid = ANY (array((
         SELECT tasks.line
         FROM tasks
         WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
-        AND tasks.line >= :others_from::VARCHAR COLLATE "C"
+        AND tasks.line >= :from_0::VARCHAR COLLATE "C"
+        AND tasks.line < :until_0::VARCHAR COLLATE "C"
         ORDER BY tasks.line
         LIMIT 1) IS NULL
       AND (
         SELECT tasks.line
         FROM tasks
         WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
-        AND tasks.line >= :level_from::VARCHAR COLLATE "C"
-        AND tasks.line < :others_until::VARCHAR COLLATE "C"
+        AND tasks.line >= :from_1::VARCHAR COLLATE "C"
+        AND tasks.line < :until_1::VARCHAR COLLATE "C"
         ORDER BY tasks.line
         LIMIT 1) IS NULL
       ORDER BY tasks.created_us, tasks.task_id
@@ -603,12 +605,12 @@ RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.upda
 --|           InitPlan 1 (returns $0)
 --|             ->  Limit (actual rows=0 loops=1)
 --|                   ->  Index Only Scan using tasks_lines on tasks tasks_1 (actual rows=0 loops=1)
---|                         Index Cond: ((queue = ($6)::text) AND (line >= ($9)::text))
+--|                         Index Cond: ((queue = ($6)::text) AND (line >= ($9)::text) AND (line < ($10)::text))
 --|                         Heap Fetches: 0
 --|           InitPlan 2 (returns $1)
 --|             ->  Limit (actual rows=0 loops=1)
 --|                   ->  Index Only Scan using tasks_lines on tasks tasks_2 (actual rows=0 loops=1)
---|                         Index Cond: ((queue = ($6)::text) AND (line >= ($10)::text) AND (line < ($11)::text))
+--|                         Index Cond: ((queue = ($6)::text) AND (line >= ($11)::text) AND (line < ($12)::text))
 --|                         Heap Fetches: 0
 --|           ->  LockRows (actual rows=1 loops=1)
 --|                 ->  Result (actual rows=1 loops=1)
@@ -617,7 +619,7 @@ RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.upda
 --|                             Index Cond: ((queue = ($6)::text) AND (line = ($7)::text) AND (created_us > $8))
 --|   ->  Tid Scan on tasks (actual rows=1 loops=1)
 --|         TID Cond: (ctid = ANY ($3))
---|         Filter: (deadline_us > $13)
+--|         Filter: (deadline_us > $14)
 
 -- claim: take_lines, newest first
 -- Take the best tasks of several lines; each statement is built once per store.
@@ -650,20 +652,80 @@ WHERE ctid = ANY (array((
         AND coalesce(held.line, ''::VARCHAR) = wanted.line
         LIMIT wanted.count
         FOR UPDATE OF held SKIP LOCKED) AS best ON true
+      LIMIT :at_most)))
+RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record;
+--| Update on tasks (actual rows=1 loops=1)
+--|   InitPlan 1 (returns $6)
+--|     ->  Limit (actual rows=1 loops=1)
+--|           ->  Nested Loop (actual rows=1 loops=1)
+--|                 ->  Function Scan on wanted (actual rows=1 loops=1)
+--|                 ->  Subquery Scan on best (actual rows=1 loops=1)
+--|                       ->  Limit (actual rows=1 loops=1)
+--|                             ->  LockRows (actual rows=1 loops=1)
+--|                                   ->  Nested Loop (actual rows=1 loops=1)
+--|                                         ->  Function Scan on span (actual rows=1 loops=1)
+--|                                               Filter: (line = wanted.line)
+--|                                         ->  Nested Loop (actual rows=1 loops=1)
+--|                                               ->  Subquery Scan on seen (actual rows=1 loops=1)
+--|                                                     Filter: (seen.deadline_us > $13)
+--|                                                     ->  Limit (actual rows=1 loops=1)
+--|                                                           ->  Index Scan Backward using tasks_lines on tasks in_line (actual rows=1 loops=1)
+--|                                                                 Index Cond: ((queue = ($11)::text) AND (line = wanted.line) AND (created_us > span.after_us) AND (created_us < span.before_us))
+--|                                               ->  Tid Scan on tasks held (actual rows=1 loops=1)
+--|                                                     TID Cond: (ctid = seen.place)
+--|                                                     Filter: (COALESCE(line, ''::text) = wanted.line)
+--|   ->  Tid Scan on tasks (actual rows=1 loops=1)
+--|         TID Cond: (ctid = ANY ($6))
+
+-- claim: take_lines, newest first, unless there is a better line
+-- Take the best tasks of several lines; each statement is built once per store.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:version::VARCHAR,
+    attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
+    first_claim_us=coalesce(tasks.first_claim_us, :now_us), last_claim_us=:now_us::BIGINT, line=NULL, agenda='due',
+    due_us=:lease_until_us::BIGINT
+WHERE ctid = ANY (array((
+      SELECT best.place
+      FROM unnest(CAST(:wanted_line::TEXT[] AS TEXT[]), CAST(:wanted_count::INTEGER[] AS INTEGER[])) AS wanted(line,
+          count)
+      JOIN LATERAL (
+        SELECT held.ctid AS place
+        FROM unnest(CAST(:span_line::TEXT[] AS TEXT[]), CAST(:span_after_us::BIGINT[] AS BIGINT[]),
+            CAST(:span_before_us::BIGINT[] AS BIGINT[])) AS span(line, after_us, before_us)
+        JOIN LATERAL (
+          SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS
+              created_us, in_line.deadline_us AS deadline_us
+          FROM tasks AS in_line
+          WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
+          AND in_line.line = wanted.line
+          AND in_line.created_us > span.after_us
+          AND in_line.created_us < span.before_us
+          ORDER BY in_line.created_us DESC, in_line.task_id DESC
+          LIMIT :looked) AS seen ON true
+        JOIN tasks AS held ON held.ctid = seen.place
+        WHERE span.line = wanted.line
+        AND seen.deadline_us > :deadline_after_us::BIGINT
+        AND coalesce(held.line, ''::VARCHAR) = wanted.line
+        LIMIT wanted.count
+        FOR UPDATE OF held SKIP LOCKED) AS best ON true
       WHERE (
-        SELECT tasks.line
-        FROM tasks
-        WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
-        AND tasks.line >= :others_from::VARCHAR COLLATE "C"
-        ORDER BY tasks.line
-        LIMIT 1) IS NULL
-      AND (
-        SELECT tasks.line
-        FROM tasks
-        WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
-        AND tasks.line >= :level_from::VARCHAR COLLATE "C"
-        AND tasks.line < :others_until::VARCHAR COLLATE "C"
-        ORDER BY tasks.line
+        SELECT found.line
+        FROM (
+          SELECT (
+            SELECT other.line
+            FROM tasks AS other
+            WHERE other.queue = :of_queue::VARCHAR COLLATE "C"
+            AND other.line >= unless.first
+            AND other.line < unless.until
+            ORDER BY other.line
+            LIMIT 1) AS line
+          FROM unnest(CAST(:unless_first::TEXT[] AS TEXT[]), CAST(:unless_until::TEXT[] AS TEXT[])) AS unless(first,
+              until)) AS found
+        WHERE found.line IS NOT NULL
         LIMIT 1) IS NULL
       LIMIT :at_most)))
 RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
@@ -672,20 +734,25 @@ RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.upda
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record;
 --| Update on tasks (actual rows=1 loops=1)
---|   InitPlan 3 (returns $8)
+--|   InitPlan 4 (returns $11)
 --|     ->  Limit (actual rows=1 loops=1)
---|           InitPlan 1 (returns $0)
+--|           InitPlan 3 (returns $4)
 --|             ->  Limit (actual rows=0 loops=1)
---|                   ->  Index Only Scan using tasks_lines on tasks tasks_1 (actual rows=0 loops=1)
---|                         Index Cond: ((queue = ($11)::text) AND (line >= ($14)::text))
---|                         Heap Fetches: 0
---|           InitPlan 2 (returns $1)
---|             ->  Limit (actual rows=0 loops=1)
---|                   ->  Index Only Scan using tasks_lines on tasks tasks_2 (actual rows=0 loops=1)
---|                         Index Cond: ((queue = ($11)::text) AND (line >= ($15)::text) AND (line < ($16)::text))
---|                         Heap Fetches: 0
+--|                   ->  Function Scan on unless (actual rows=0 loops=1)
+--|                         Filter: ((SubPlan 2) IS NOT NULL)
+--|                         Rows Removed by Filter: 2
+--|                         SubPlan 1
+--|                           ->  Limit (never executed)
+--|                                 ->  Index Only Scan using tasks_lines on tasks other (never executed)
+--|                                       Index Cond: ((queue = ($11)::text) AND (line >= unless.first) AND (line < unless.until))
+--|                                       Heap Fetches: 0
+--|                         SubPlan 2
+--|                           ->  Limit (actual rows=0 loops=2)
+--|                                 ->  Index Only Scan using tasks_lines on tasks other_1 (actual rows=0 loops=2)
+--|                                       Index Cond: ((queue = ($11)::text) AND (line >= unless.first) AND (line < unless.until))
+--|                                       Heap Fetches: 0
 --|           ->  Result (actual rows=1 loops=1)
---|                 One-Time Filter: (($0 IS NULL) AND ($1 IS NULL))
+--|                 One-Time Filter: ($4 IS NULL)
 --|                 ->  Nested Loop (actual rows=1 loops=1)
 --|                       ->  Function Scan on wanted (actual rows=1 loops=1)
 --|                       ->  Subquery Scan on best (actual rows=1 loops=1)
@@ -704,7 +771,7 @@ RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.upda
 --|                                                           TID Cond: (ctid = seen.place)
 --|                                                           Filter: (COALESCE(line, ''::text) = wanted.line)
 --|   ->  Tid Scan on tasks (actual rows=1 loops=1)
---|         TID Cond: (ctid = ANY ($8))
+--|         TID Cond: (ctid = ANY ($11))
 
 -- claim: take_lines, oldest first
 -- Take the best tasks of several lines; each statement is built once per store.
@@ -737,20 +804,80 @@ WHERE ctid = ANY (array((
         AND coalesce(held.line, ''::VARCHAR) = wanted.line
         LIMIT wanted.count
         FOR UPDATE OF held SKIP LOCKED) AS best ON true
+      LIMIT :at_most)))
+RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record;
+--| Update on tasks (actual rows=1 loops=1)
+--|   InitPlan 1 (returns $6)
+--|     ->  Limit (actual rows=1 loops=1)
+--|           ->  Nested Loop (actual rows=1 loops=1)
+--|                 ->  Function Scan on wanted (actual rows=1 loops=1)
+--|                 ->  Subquery Scan on best (actual rows=1 loops=1)
+--|                       ->  Limit (actual rows=1 loops=1)
+--|                             ->  LockRows (actual rows=1 loops=1)
+--|                                   ->  Nested Loop (actual rows=1 loops=1)
+--|                                         ->  Function Scan on span (actual rows=1 loops=1)
+--|                                               Filter: (line = wanted.line)
+--|                                         ->  Nested Loop (actual rows=1 loops=1)
+--|                                               ->  Subquery Scan on seen (actual rows=1 loops=1)
+--|                                                     Filter: (seen.deadline_us > $13)
+--|                                                     ->  Limit (actual rows=1 loops=1)
+--|                                                           ->  Index Scan using tasks_lines on tasks in_line (actual rows=1 loops=1)
+--|                                                                 Index Cond: ((queue = ($11)::text) AND (line = wanted.line) AND (created_us > span.after_us) AND (created_us < span.before_us))
+--|                                               ->  Tid Scan on tasks held (actual rows=1 loops=1)
+--|                                                     TID Cond: (ctid = seen.place)
+--|                                                     Filter: (COALESCE(line, ''::text) = wanted.line)
+--|   ->  Tid Scan on tasks (actual rows=1 loops=1)
+--|         TID Cond: (ctid = ANY ($6))
+
+-- claim: take_lines, oldest first, unless there is a better line
+-- Take the best tasks of several lines; each statement is built once per store.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:version::VARCHAR,
+    attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
+    first_claim_us=coalesce(tasks.first_claim_us, :now_us), last_claim_us=:now_us::BIGINT, line=NULL, agenda='due',
+    due_us=:lease_until_us::BIGINT
+WHERE ctid = ANY (array((
+      SELECT best.place
+      FROM unnest(CAST(:wanted_line::TEXT[] AS TEXT[]), CAST(:wanted_count::INTEGER[] AS INTEGER[])) AS wanted(line,
+          count)
+      JOIN LATERAL (
+        SELECT held.ctid AS place
+        FROM unnest(CAST(:span_line::TEXT[] AS TEXT[]), CAST(:span_after_us::BIGINT[] AS BIGINT[]),
+            CAST(:span_before_us::BIGINT[] AS BIGINT[])) AS span(line, after_us, before_us)
+        JOIN LATERAL (
+          SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS
+              created_us, in_line.deadline_us AS deadline_us
+          FROM tasks AS in_line
+          WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
+          AND in_line.line = wanted.line
+          AND in_line.created_us > span.after_us
+          AND in_line.created_us < span.before_us
+          ORDER BY in_line.created_us, in_line.task_id
+          LIMIT :looked) AS seen ON true
+        JOIN tasks AS held ON held.ctid = seen.place
+        WHERE span.line = wanted.line
+        AND seen.deadline_us > :deadline_after_us::BIGINT
+        AND coalesce(held.line, ''::VARCHAR) = wanted.line
+        LIMIT wanted.count
+        FOR UPDATE OF held SKIP LOCKED) AS best ON true
       WHERE (
-        SELECT tasks.line
-        FROM tasks
-        WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
-        AND tasks.line >= :others_from::VARCHAR COLLATE "C"
-        ORDER BY tasks.line
-        LIMIT 1) IS NULL
-      AND (
-        SELECT tasks.line
-        FROM tasks
-        WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
-        AND tasks.line >= :level_from::VARCHAR COLLATE "C"
-        AND tasks.line < :others_until::VARCHAR COLLATE "C"
-        ORDER BY tasks.line
+        SELECT found.line
+        FROM (
+          SELECT (
+            SELECT other.line
+            FROM tasks AS other
+            WHERE other.queue = :of_queue::VARCHAR COLLATE "C"
+            AND other.line >= unless.first
+            AND other.line < unless.until
+            ORDER BY other.line
+            LIMIT 1) AS line
+          FROM unnest(CAST(:unless_first::TEXT[] AS TEXT[]), CAST(:unless_until::TEXT[] AS TEXT[])) AS unless(first,
+              until)) AS found
+        WHERE found.line IS NOT NULL
         LIMIT 1) IS NULL
       LIMIT :at_most)))
 RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
@@ -759,20 +886,25 @@ RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.upda
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record;
 --| Update on tasks (actual rows=1 loops=1)
---|   InitPlan 3 (returns $8)
+--|   InitPlan 4 (returns $11)
 --|     ->  Limit (actual rows=1 loops=1)
---|           InitPlan 1 (returns $0)
+--|           InitPlan 3 (returns $4)
 --|             ->  Limit (actual rows=0 loops=1)
---|                   ->  Index Only Scan using tasks_lines on tasks tasks_1 (actual rows=0 loops=1)
---|                         Index Cond: ((queue = ($11)::text) AND (line >= ($14)::text))
---|                         Heap Fetches: 0
---|           InitPlan 2 (returns $1)
---|             ->  Limit (actual rows=0 loops=1)
---|                   ->  Index Only Scan using tasks_lines on tasks tasks_2 (actual rows=0 loops=1)
---|                         Index Cond: ((queue = ($11)::text) AND (line >= ($15)::text) AND (line < ($16)::text))
---|                         Heap Fetches: 0
+--|                   ->  Function Scan on unless (actual rows=0 loops=1)
+--|                         Filter: ((SubPlan 2) IS NOT NULL)
+--|                         Rows Removed by Filter: 2
+--|                         SubPlan 1
+--|                           ->  Limit (never executed)
+--|                                 ->  Index Only Scan using tasks_lines on tasks other (never executed)
+--|                                       Index Cond: ((queue = ($11)::text) AND (line >= unless.first) AND (line < unless.until))
+--|                                       Heap Fetches: 0
+--|                         SubPlan 2
+--|                           ->  Limit (actual rows=0 loops=2)
+--|                                 ->  Index Only Scan using tasks_lines on tasks other_1 (actual rows=0 loops=2)
+--|                                       Index Cond: ((queue = ($11)::text) AND (line >= unless.first) AND (line < unless.until))
+--|                                       Heap Fetches: 0
 --|           ->  Result (actual rows=1 loops=1)
---|                 One-Time Filter: (($0 IS NULL) AND ($1 IS NULL))
+--|                 One-Time Filter: ($4 IS NULL)
 --|                 ->  Nested Loop (actual rows=1 loops=1)
 --|                       ->  Function Scan on wanted (actual rows=1 loops=1)
 --|                       ->  Subquery Scan on best (actual rows=1 loops=1)
@@ -791,7 +923,7 @@ RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.upda
 --|                                                           TID Cond: (ctid = seen.place)
 --|                                                           Filter: (COALESCE(line, ''::text) = wanted.line)
 --|   ->  Tid Scan on tasks (actual rows=1 loops=1)
---|         TID Cond: (ctid = ANY ($8))
+--|         TID Cond: (ctid = ANY ($11))
 
 -- claim: best, newest first
 -- When each line's best waiting task was created, in the line's spans. PostgreSQL.

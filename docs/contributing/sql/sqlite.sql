@@ -402,19 +402,57 @@ AND tasks.task_id IN (
       WHERE seen.deadline_us > :deadline_after_us
       LIMIT :count_0 OFFSET 0) AS best_0) AS best
   LIMIT :at_most OFFSET 0)
+RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
+    AS payload, priority, task_group, attempts, not_before_us, lease_token, lease_until_us, error, result,
+    shed_reason, put_us, first_due_us, kind, first_claim_us, last_claim_us, dead_us, progress_ppm, progress_step,
+    trace_context, parent_id, root_id, attempt_record;
+--| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
+--| LIST SUBQUERY 4
+--|   CO-ROUTINE best_0
+--|     CO-ROUTINE seen
+--|       SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--|     SCAN seen
+--|   SCAN best_0
+
+-- claim: take_lines, newest first, lines: 1, unless there is a better line
+-- Take the best tasks of several lines; each statement is built once per store.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:version, attempts=(tasks.attempts + 1),
+    lease_token=:token, lease_until_us=:lease_until_us, first_claim_us=coalesce(tasks.first_claim_us, :now_us),
+    last_claim_us=:now_us, line=NULL, agenda='due', due_us=:lease_until_us
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (
+  SELECT best.task_id
+  FROM (
+    SELECT best_0.task_id AS task_id
+    FROM (
+      SELECT seen.task_id AS task_id
+      FROM (
+        SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+            in_line.deadline_us AS deadline_us
+        FROM tasks AS in_line
+        WHERE in_line.queue = :of_queue
+        AND in_line.line = :line_0
+        AND in_line.created_us > :created_after_us
+        ORDER BY in_line.created_us DESC, in_line.task_id DESC
+        LIMIT :looked OFFSET 0) AS seen
+      WHERE seen.deadline_us > :deadline_after_us
+      LIMIT :count_0 OFFSET 0) AS best_0) AS best
+  LIMIT :at_most OFFSET 0)
 AND (
   SELECT tasks.line
   FROM tasks
   WHERE tasks.queue = :of_queue
-  AND tasks.line >= :others_from
+  AND tasks.line >= :from_0
+  AND tasks.line < :until_0
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
 AND (
   SELECT tasks.line
   FROM tasks
   WHERE tasks.queue = :of_queue
-  AND tasks.line >= :level_from
-  AND tasks.line < :others_until
+  AND tasks.line >= :from_1
+  AND tasks.line < :until_1
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
 RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
@@ -429,7 +467,7 @@ RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, 
 --|     SCAN seen
 --|   SCAN best_0
 --| SCALAR SUBQUERY 5
---|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>?)
+--|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
 --| SCALAR SUBQUERY 6
 --|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
 
@@ -472,20 +510,78 @@ AND tasks.task_id IN (
       WHERE seen.deadline_us > :deadline_after_us
       LIMIT :count_1 OFFSET 0) AS best_1) AS best
   LIMIT :at_most OFFSET 0)
+RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
+    AS payload, priority, task_group, attempts, not_before_us, lease_token, lease_until_us, error, result,
+    shed_reason, put_us, first_due_us, kind, first_claim_us, last_claim_us, dead_us, progress_ppm, progress_step,
+    trace_context, parent_id, root_id, attempt_record;
+--| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
+--| LIST SUBQUERY 7
+--|   COMPOUND QUERY
+--|     LEFT-MOST SUBQUERY
+--|       CO-ROUTINE best_0
+--|         CO-ROUTINE seen
+--|           SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--|         SCAN seen
+--|       SCAN best_0
+--|     UNION ALL
+--|       CO-ROUTINE best_1
+--|         CO-ROUTINE seen
+--|           SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--|         SCAN seen
+--|       SCAN best_1
+
+-- claim: take_lines, newest first, lines: 2, unless there is a better line
+-- Take the best tasks of several lines; each statement is built once per store.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:version, attempts=(tasks.attempts + 1),
+    lease_token=:token, lease_until_us=:lease_until_us, first_claim_us=coalesce(tasks.first_claim_us, :now_us),
+    last_claim_us=:now_us, line=NULL, agenda='due', due_us=:lease_until_us
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (
+  SELECT best.task_id
+  FROM (
+    SELECT best_0.task_id AS task_id
+    FROM (
+      SELECT seen.task_id AS task_id
+      FROM (
+        SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+            in_line.deadline_us AS deadline_us
+        FROM tasks AS in_line
+        WHERE in_line.queue = :of_queue
+        AND in_line.line = :line_0
+        AND in_line.created_us > :created_after_us
+        ORDER BY in_line.created_us DESC, in_line.task_id DESC
+        LIMIT :looked OFFSET 0) AS seen
+      WHERE seen.deadline_us > :deadline_after_us
+      LIMIT :count_0 OFFSET 0) AS best_0 UNION ALL
+    SELECT best_1.task_id AS task_id
+    FROM (
+      SELECT seen.task_id AS task_id
+      FROM (
+        SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+            in_line.deadline_us AS deadline_us
+        FROM tasks AS in_line
+        WHERE in_line.queue = :of_queue
+        AND in_line.line = :line_1
+        AND in_line.created_us > :created_after_us
+        ORDER BY in_line.created_us DESC, in_line.task_id DESC
+        LIMIT :looked OFFSET 0) AS seen
+      WHERE seen.deadline_us > :deadline_after_us
+      LIMIT :count_1 OFFSET 0) AS best_1) AS best
+  LIMIT :at_most OFFSET 0)
 AND (
-  SELECT tasks.line
-  FROM tasks
-  WHERE tasks.queue = :of_queue
-  AND tasks.line >= :others_from
-  ORDER BY tasks.line
-  LIMIT 1 OFFSET 0) IS NULL
-AND (
-  SELECT tasks.line
-  FROM tasks
-  WHERE tasks.queue = :of_queue
-  AND tasks.line >= :level_from
-  AND tasks.line < :others_until
-  ORDER BY tasks.line
+  SELECT found.line
+  FROM (
+    SELECT (
+      SELECT other.line
+      FROM tasks AS other
+      WHERE other.queue = :of_queue
+      AND other.line >= json_extract(gap.value, '$[0]')
+      AND other.line < json_extract(gap.value, '$[1]')
+      ORDER BY other.line
+      LIMIT 1 OFFSET 0) AS line
+    FROM json_each(:unless) AS gap) AS found
+  WHERE found.line IS NOT NULL
   LIMIT 1 OFFSET 0) IS NULL
 RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
     AS payload, priority, task_group, attempts, not_before_us, lease_token, lease_until_us, error, result,
@@ -506,12 +602,51 @@ RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, 
 --|           SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
 --|         SCAN seen
 --|       SCAN best_1
---| SCALAR SUBQUERY 8
---|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>?)
---| SCALAR SUBQUERY 9
---|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
+--| SCALAR SUBQUERY 10
+--|   SCAN gap VIRTUAL TABLE INDEX 1:
+--|   CORRELATED SCALAR SUBQUERY 8
+--|     SEARCH other USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
+--|   CORRELATED SCALAR SUBQUERY 8
+--|     SEARCH other USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
 
 -- claim: take_lines, oldest first, lines: 1
+-- Take the best tasks of several lines; each statement is built once per store.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:version, attempts=(tasks.attempts + 1),
+    lease_token=:token, lease_until_us=:lease_until_us, first_claim_us=coalesce(tasks.first_claim_us, :now_us),
+    last_claim_us=:now_us, line=NULL, agenda='due', due_us=:lease_until_us
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (
+  SELECT best.task_id
+  FROM (
+    SELECT best_0.task_id AS task_id
+    FROM (
+      SELECT seen.task_id AS task_id
+      FROM (
+        SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+            in_line.deadline_us AS deadline_us
+        FROM tasks AS in_line
+        WHERE in_line.queue = :of_queue
+        AND in_line.line = :line_0
+        AND in_line.created_us > :created_after_us
+        ORDER BY in_line.created_us, in_line.task_id
+        LIMIT :looked OFFSET 0) AS seen
+      WHERE seen.deadline_us > :deadline_after_us
+      LIMIT :count_0 OFFSET 0) AS best_0) AS best
+  LIMIT :at_most OFFSET 0)
+RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
+    AS payload, priority, task_group, attempts, not_before_us, lease_token, lease_until_us, error, result,
+    shed_reason, put_us, first_due_us, kind, first_claim_us, last_claim_us, dead_us, progress_ppm, progress_step,
+    trace_context, parent_id, root_id, attempt_record;
+--| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
+--| LIST SUBQUERY 4
+--|   CO-ROUTINE best_0
+--|     CO-ROUTINE seen
+--|       SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--|     SCAN seen
+--|   SCAN best_0
+
+-- claim: take_lines, oldest first, lines: 1, unless there is a better line
 -- Take the best tasks of several lines; each statement is built once per store.
 UPDATE tasks
 SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:version, attempts=(tasks.attempts + 1),
@@ -540,15 +675,16 @@ AND (
   SELECT tasks.line
   FROM tasks
   WHERE tasks.queue = :of_queue
-  AND tasks.line >= :others_from
+  AND tasks.line >= :from_0
+  AND tasks.line < :until_0
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
 AND (
   SELECT tasks.line
   FROM tasks
   WHERE tasks.queue = :of_queue
-  AND tasks.line >= :level_from
-  AND tasks.line < :others_until
+  AND tasks.line >= :from_1
+  AND tasks.line < :until_1
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
 RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
@@ -563,7 +699,7 @@ RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, 
 --|     SCAN seen
 --|   SCAN best_0
 --| SCALAR SUBQUERY 5
---|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>?)
+--|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
 --| SCALAR SUBQUERY 6
 --|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
 
@@ -606,20 +742,78 @@ AND tasks.task_id IN (
       WHERE seen.deadline_us > :deadline_after_us
       LIMIT :count_1 OFFSET 0) AS best_1) AS best
   LIMIT :at_most OFFSET 0)
+RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
+    AS payload, priority, task_group, attempts, not_before_us, lease_token, lease_until_us, error, result,
+    shed_reason, put_us, first_due_us, kind, first_claim_us, last_claim_us, dead_us, progress_ppm, progress_step,
+    trace_context, parent_id, root_id, attempt_record;
+--| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
+--| LIST SUBQUERY 7
+--|   COMPOUND QUERY
+--|     LEFT-MOST SUBQUERY
+--|       CO-ROUTINE best_0
+--|         CO-ROUTINE seen
+--|           SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--|         SCAN seen
+--|       SCAN best_0
+--|     UNION ALL
+--|       CO-ROUTINE best_1
+--|         CO-ROUTINE seen
+--|           SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--|         SCAN seen
+--|       SCAN best_1
+
+-- claim: take_lines, oldest first, lines: 2, unless there is a better line
+-- Take the best tasks of several lines; each statement is built once per store.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:version, attempts=(tasks.attempts + 1),
+    lease_token=:token, lease_until_us=:lease_until_us, first_claim_us=coalesce(tasks.first_claim_us, :now_us),
+    last_claim_us=:now_us, line=NULL, agenda='due', due_us=:lease_until_us
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (
+  SELECT best.task_id
+  FROM (
+    SELECT best_0.task_id AS task_id
+    FROM (
+      SELECT seen.task_id AS task_id
+      FROM (
+        SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+            in_line.deadline_us AS deadline_us
+        FROM tasks AS in_line
+        WHERE in_line.queue = :of_queue
+        AND in_line.line = :line_0
+        AND in_line.created_us > :created_after_us
+        ORDER BY in_line.created_us, in_line.task_id
+        LIMIT :looked OFFSET 0) AS seen
+      WHERE seen.deadline_us > :deadline_after_us
+      LIMIT :count_0 OFFSET 0) AS best_0 UNION ALL
+    SELECT best_1.task_id AS task_id
+    FROM (
+      SELECT seen.task_id AS task_id
+      FROM (
+        SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+            in_line.deadline_us AS deadline_us
+        FROM tasks AS in_line
+        WHERE in_line.queue = :of_queue
+        AND in_line.line = :line_1
+        AND in_line.created_us > :created_after_us
+        ORDER BY in_line.created_us, in_line.task_id
+        LIMIT :looked OFFSET 0) AS seen
+      WHERE seen.deadline_us > :deadline_after_us
+      LIMIT :count_1 OFFSET 0) AS best_1) AS best
+  LIMIT :at_most OFFSET 0)
 AND (
-  SELECT tasks.line
-  FROM tasks
-  WHERE tasks.queue = :of_queue
-  AND tasks.line >= :others_from
-  ORDER BY tasks.line
-  LIMIT 1 OFFSET 0) IS NULL
-AND (
-  SELECT tasks.line
-  FROM tasks
-  WHERE tasks.queue = :of_queue
-  AND tasks.line >= :level_from
-  AND tasks.line < :others_until
-  ORDER BY tasks.line
+  SELECT found.line
+  FROM (
+    SELECT (
+      SELECT other.line
+      FROM tasks AS other
+      WHERE other.queue = :of_queue
+      AND other.line >= json_extract(gap.value, '$[0]')
+      AND other.line < json_extract(gap.value, '$[1]')
+      ORDER BY other.line
+      LIMIT 1 OFFSET 0) AS line
+    FROM json_each(:unless) AS gap) AS found
+  WHERE found.line IS NOT NULL
   LIMIT 1 OFFSET 0) IS NULL
 RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
     AS payload, priority, task_group, attempts, not_before_us, lease_token, lease_until_us, error, result,
@@ -640,10 +834,12 @@ RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, 
 --|           SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
 --|         SCAN seen
 --|       SCAN best_1
---| SCALAR SUBQUERY 8
---|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>?)
---| SCALAR SUBQUERY 9
---|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
+--| SCALAR SUBQUERY 10
+--|   SCAN gap VIRTUAL TABLE INDEX 1:
+--|   CORRELATED SCALAR SUBQUERY 8
+--|     SEARCH other USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
+--|   CORRELATED SCALAR SUBQUERY 8
+--|     SEARCH other USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
 
 -- settle: replacements, guarded by status, lease, version
 -- Store the new version of a task, for each form of guard.

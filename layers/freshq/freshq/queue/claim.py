@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import time
+from collections import Counter
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import RefusedError, StoreError
@@ -18,20 +20,25 @@ from freshq.model.task import keep_clock
 from freshq.model.telemetry import ClaimSpan
 from freshq.policy.shedding import MAX_SHED_BEHIND, MAX_TAKES, ShedReason
 from freshq.queue.core import Verbs, transactions_of
+from freshq.queue.lines import LimitedClaim, place_in_line
 from freshq.queue.polling import answer_of, poll_for_claims
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Guard, OldestRequest
-from freshq.stores.lines import ClaimRequest, Effort
+from freshq.stores.lines import Choice, ClaimRequest, Effort, line_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from freshq.model.lifecycle import ClaimMoment
     from freshq.model.task import Task
+    from freshq.policy.groups import Group, GroupRoom
     from freshq.policy.order import Order
     from freshq.queue.core import Core
+    from freshq.queue.lines import Level, LineBook, OpenLines
     from freshq.queue.shared.admission import LineCodel
     from freshq.queue.shared.limits import SharedRunning
-    from freshq.stores.base import HeldTask
+    from freshq.stores.base import HeldTask, LimitedLines, LineReader, Lines, Stored
+    from freshq.stores.lines import Line
 
 logger = logging.getLogger(__name__)
 # Minimum part of its lease that a claim has left when it is returned.
@@ -44,6 +51,16 @@ MAX_EXTENSIONS: Final = 2
 WARNING_SECONDS: Final = 60.0
 # Maximum number of lines in which a claim sheds tasks behind a shed task.
 MAX_SHED_LINES: Final = 4
+# Looks for lines of one claim: once, and again if stale tasks were in the way.
+MAX_LOOKS: Final = 2
+# Calls that take from the lines of one level.
+MAX_ROUNDS: Final = 3
+# Extra tasks to look at on the first page of a line, because some are locked or past their deadline.
+SPARE_ROWS: Final = 20
+# Tasks on the second page: the caller may shed this many before it keeps one.
+SECOND_PAGE_ROWS: Final = 50
+# Tasks of a line that a claim looks at, to skip those past their own deadline; this takes a millisecond.
+LOOKED_ROWS: Final = 1_000
 # Far more than one process can start; the lease record of a claim must fit into one item.
 MAX_CLAIM: Final = 1000
 
@@ -65,7 +82,7 @@ def fit_to_run(core: Core, claims: list[Claim], lease_seconds: float, began: flo
     """
     now = core.now()
     while True:
-        if _aged(claims, now + lease_seconds * MIN_PART_LEFT):
+        if [claim for claim in claims if claim.lease_until < now + lease_seconds * MIN_PART_LEFT - 1e-6]:
             claims, now = with_fresh_leases(core, claims, lease_seconds, began)
         stale = [claim for claim in claims if core.lifecycle.live_until(claim.task) <= now]
         if not stale:
@@ -322,23 +339,225 @@ def _longest_wait_seconds(core: Core) -> float:
     return math.inf if rule is None else rule.longest_wait_seconds
 
 
-class ShedWhenHeld:
-    """Sheds tasks that waited too long while a transaction looks for a task to hold.
+def candidates(
+    reader: LineReader, request: ClaimRequest, levels: Iterable[Level], room: GroupRoom | None = None
+) -> Iterator[Stored]:
+    """Yield the claimable tasks of lines in the order of claims.
 
-    Attributes:
-        longest_wait_seconds: The longest wait of the next candidates; infinite until a task was shed.
+    Args:
+        reader: Reads the lines.
+        request: The claim.
+        levels: The lines, the highest level first.
+        room: The room that the limits of groups leave; None: no limits.
     """
+    moment = request.moment()
+    for level in levels:
+        share = max(1, request.limit // len(level.keys))
+        lines = {
+            group: _of_line(reader, request, (level.number, group), moment, share) for group in level.keys
+        }
+        yield from request.turns.interleave(level.number, lines, room)
+
+
+def _of_line(
+    reader: LineReader, request: ClaimRequest, line: Line, moment: ClaimMoment, share: int
+) -> Iterator[Stored]:
+    """Yield claimable tasks of a line, best first, from a small page and then a larger one."""
+    key, newest_first = line_key(*line), _newest_first(reader, request, line)
+    larger = max(request.limit, SECOND_PAGE_ROWS)
+    seen: set[str] = set()
+    for count, looked in ((share, share + SPARE_ROWS), (share + larger, larger + LOOKED_ROWS)):
+        for each in reader.page(key, moment, count, looked, newest_first=newest_first):
+            if each.task.task_id not in seen:
+                seen.add(each.task.task_id)
+                yield each
+
+
+def _newest_first(reader: LineReader, request: ClaimRequest, line: Line) -> bool:
+    """Return which end of a line is served; an order that switches may read its oldest task first."""
+    if (constant := request.orders.constant) is not None:
+        return constant
+    key, moment = line_key(*line), request.moment()
+    oldest, nearest = (
+        partial(reader.oldest_created, key, moment),
+        partial(reader.first_to_expire, key, moment),
+    )
+    return request.orders.newest_first(line, moment.now, oldest, nearest)
+
+
+class Search:
+    """The search of one claim for its tasks.
+
+    It asks the lines that the book knows, under the condition that there is no better line. If it finds too
+    few tasks, it looks for lines and asks those; then it takes stale tasks out of the way, once, and looks
+    again. A claim within limits, and every claim on a database that must lock rows first, looks for lines and
+    takes under locks instead.
+    """
+
+    def __init__(self, book: LineBook, open_lines: OpenLines, store: Lines, request: ClaimRequest) -> None:
+        self._book = book
+        self._open_lines = open_lines
+        self._store = store
+        self._request = request
+        self._taken: list[Task] = []
+        self._missing = request.limit
+
+    def run(self) -> list[Task]:
+        """Return the tasks that it took, best first.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        request, store = self._request, self._store
+        take = self._take_found
+        if request.groups.has_limits or store.locks_to_take:
+            take = self._take_locked
+        elif (known := self._book.choose(request.limit)) is not None:
+            self._take(*known)
+        if self._missing:
+            self._look(take)
+            if not self._taken and store.searches_again(request.queue):
+                self._look(take)
+        return self._taken
+
+    def _look(self, take: Callable[[], bool]) -> None:
+        """Look for lines, and take tasks from them; if these are too few, clear stale tasks and try again."""
+        request, effort = self._request, self._request.effort
+        for _ in range(MAX_LOOKS):
+            is_short = take() and self._missing > 0
+            effort.bounded = is_short and self._store.clear_stale(request.queue, request.clock()) > 0
+            if not effort.bounded:
+                break
+        if not request.groups.has_limits:  # a claim within limits searches every line
+            effort.bounded |= self._book.left_out
+        effort.bounded &= self._missing > 0
+
+    def _take_found(self) -> bool:
+        """Look for lines and ask them, the highest level first; return whether there are lines."""
+        for level in self._book.look(self._store.line_reader(self._request.queue)):
+            self._take_from(level)
+            if not self._missing:
+                break
+        return self._book.has_lines
+
+    def _take_from(self, level: Level) -> None:
+        """Ask the lines of a level in turn: a few rounds, as a line may have fewer tasks than turns."""
+        groups = [*level.keys]
+        for number in range(1, MAX_ROUNDS + 1):
+            asked = self._book.ask(level, groups, self._missing, every=number == MAX_ROUNDS)
+            found = self._take(level, asked)
+            if not self._missing:
+                return
+            served = Counter([task.group for task in found])
+            groups = [group for group in groups if served[group] == asked.get(group, 0)]
+            if not groups:
+                return
+
+    def _take(self, level: Level, asked: Mapping[Group, int]) -> list[Task]:
+        """Take tasks of lines; return them in turn, without those that it had taken before."""
+        constant, start = self._request.orders.constant, len(self._taken)
+        by_order = self._by_order(level, asked) if constant is None else {constant: asked}
+        for newest_first, of_order in by_order.items():
+            lines = {level.keys[group]: wanted for group, wanted in of_order.items()}
+            choice = Choice(lines, newest_first, self._missing, level.unless)
+            tasks = self._store.take(self._request, choice)
+            if self._taken:
+                tasks = self._new(tasks)
+            if len(tasks) > 1:
+                tasks.sort(key=place_in_line, reverse=newest_first)
+            self._taken += tasks
+            self._missing -= len(tasks)
+            if not self._missing:
+                break
+        self._taken[start:] = found = self._book.in_turn(level, asked, self._taken[start:])
+        return found
+
+    def _by_order(self, level: Level, asked: Mapping[Group, int]) -> dict[bool, dict[Group, int]]:
+        """Return the lines by which end is served first, in an order that switches."""
+        reader = self._store.line_reader(self._request.queue)
+        by_order: dict[bool, dict[Group, int]] = {}
+        for group, wanted in asked.items():
+            newest_first = _newest_first(reader, self._request, (level.number, group))
+            by_order.setdefault(newest_first, {})[group] = wanted
+        return by_order
+
+    def _take_locked(self) -> bool:
+        """Take the best tasks of all lines under locks; return whether there may be lines."""
+        request, ids = self._request, list[str]()
+
+        def choose(reader: LimitedLines) -> list[Stored]:
+            claim = LimitedClaim(reader, request, request.clock()) if request.groups.has_limits else None
+            if claim is None:
+                found = candidates(reader, request, self._book.look(reader))
+            else:
+                levels = self._open_lines.levels(claim, time.monotonic())
+                found = candidates(reader, request, levels, claim.room)
+            chosen = list(islice(found, self._missing))
+            ids[:] = [each.task.task_id for each in chosen]
+            moment = request.moment()  # the search took time
+            if claim is not None:
+                claim.end(moment.now)
+            return reader.take(chosen, moment)
+
+        tasks = self._store.take_locked(request, choose)
+        rank = {task_id: place for place, task_id in enumerate(ids)}
+        self._taken += sorted(self._new(tasks), key=lambda task: rank.get(task.task_id, len(rank)))
+        self._missing = request.limit - len(self._taken)
+        return request.groups.has_limits or bool(ids) or self._book.has_lines
+
+    def _new(self, tasks: list[Task]) -> list[Task]:
+        """Return the tasks that were not taken before; put the others in place of their older versions.
+
+        A claim slower than its lease may take a task again that was recovered in between; and after a lost
+        reply a store returns all tasks that were taken under the token.
+        """
+        places = {task.task_id: place for place, task in enumerate(self._taken)}
+        new = []
+        for task in tasks:
+            if (place := places.get(task.task_id)) is None:
+                new.append(task)
+            else:
+                self._taken[place] = task
+        return new
+
+
+def preview(book: LineBook, store: Lines, request: ClaimRequest) -> list[Task]:
+    """Return the tasks that a claim would take now, best first, and take none.
+
+    Raises:
+        StoreError: If the store did not answer.
+    """
+    book = book.copy(request.turns)  # this process's claims go on from the same place
+
+    def look(reader: LineReader) -> list[Task]:
+        found = candidates(reader, request, book.look(reader))
+        return [each.task for each in islice((each for each in found if not each.problem), request.limit)]
+
+    return store.look(request.queue, look)
+
+
+class HeldSearch:
+    """The search of a transaction for a task to hold; it sheds tasks that waited too long on the way."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.longest_wait_seconds = math.inf
+        # The longest wait of the next candidates; infinite until a task was shed.
+        self._longest_wait_seconds = math.inf
+
+    def request(self) -> ClaimRequest:
+        """Return a request for one task; after tasks were shed, one that passes over others like them."""
+        return claim_request(self._core, 1, self._core.config.lease_seconds, self._longest_wait_seconds)
+
+    def candidates(self, reader: LineReader, request: ClaimRequest) -> Iterator[Stored]:
+        """Yield the claimable tasks of all lines, best first."""
+        return candidates(reader, request, self._core.book.look(reader))
 
     def shed_version(self, task: Task) -> Task | None:
         """Return the shed version of a task that was just claimed; None if it should run."""
         core = self._core
         if core.codel is None or not core.codel.sheds(task, task.updated):
             return None
-        self.longest_wait_seconds = _longest_wait_seconds(core)
+        self._longest_wait_seconds = _longest_wait_seconds(core)
         core.meter.shed_early(task.updated, 1)
         return core.lifecycle.shed_claimed(task, task.updated, ShedReason.CODEL)
 
@@ -368,16 +587,10 @@ def claim_request(
         max_age_seconds=core.stale_after_seconds,
         reserve_seconds=core.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
         retention_seconds=config.retention_seconds,
+        search=partial(Search, core.book, core.open_lines),
+        preview=partial(preview, core.book),
         longest_wait_seconds=longest_wait_seconds,
     )
-
-
-def _limited_by(core: Core, request: ClaimRequest) -> tuple[SharedRunning | None, ClaimRequest]:
-    """Return what enforces the limits of groups, and a request that passes over groups at their limits."""
-    running = core.running if request.groups.has_limits else None
-    if running is None:
-        return None, request
-    return running, replace(request, room=running.room(request.groups, core.now()))
 
 
 def has_claimable(core: Core) -> bool:
@@ -392,8 +605,11 @@ def has_claimable(core: Core) -> bool:
     core.begin()
     if core.store.paused(core.name):
         return False
-    _running, request = _limited_by(core, claim_request(core, 1, core.config.lease_seconds))
-    return bool(core.store.peek(replace(request, turns=core.turns.copy()))) or request.effort.bounded
+    request = claim_request(core, 1, core.config.lease_seconds)
+    request.turns = core.turns.copy()
+    if core.running is not None and request.groups.has_limits:
+        request.room = core.running.room(request.groups, core.now())
+    return bool(core.store.peek(request)) or request.effort.bounded
 
 
 def checked_claim(core: Core, limit: int, lease_seconds: float | None) -> float:
@@ -506,10 +722,8 @@ class Claiming(Verbs):
         """
         checked_count("limit", limit, at_most=MAX_CLAIM)
         self._core.begin()
-        request = replace(
-            claim_request(self._core, limit, self._core.config.lease_seconds), turns=self._core.turns.copy()
-        )
-        store = self._core.store
+        store, request = self._core.store, claim_request(self._core, limit, self._core.config.lease_seconds)
+        request.turns = self._core.turns.copy()
         tasks = store.peek(request)
         delayed = store.delayed(self.name, limit - len(tasks)) if len(tasks) < limit else []
         return waiting(tasks, delayed, self._core.time_order, paused=store.paused(self.name))
@@ -559,10 +773,9 @@ class Claiming(Verbs):
         if core.store.paused(self.name):
             yield None
             return
-        if core.upkeep.look_is_due(lease_seconds := core.config.lease_seconds, core.now()):
+        if core.upkeep.look_is_due(core.config.lease_seconds, core.now()):
             core.bring_in_due()
-        shed, request = ShedWhenHeld(core), partial(claim_request, core, 1, lease_seconds)
-        block = transactions.hold(lambda: request(shed.longest_wait_seconds), core, shed.shed_version)
+        block = transactions.hold(search := HeldSearch(core), core)
         work: HeldTask | None = None
         try:
             with ExitStack() as stack:
@@ -576,27 +789,28 @@ class Claiming(Verbs):
                 self._core.store.notifier.changed(self.name, [work.settled, work.failed])
         if work is not None:
             _count_end(core, work)
-        else:
-            self._note_skipped(request(), short=True)
+        elif (request := search.request()).reserve_seconds:
+            self._note_skipped(request, short=True)
 
     def _take(
         self, effort: Effort, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
     ) -> list[Claim]:
         core = self._core
         request = claim_request(core, limit, lease_seconds, longest_wait_seconds)
-        running, request = _limited_by(core, request)
+        running = core.running if request.groups.has_limits else None
+        if running is not None:
+            request.room = running.room(request.groups, core.now())
         tasks = core.store.claim(request)
         core.turns.claimed(tasks)
         effort.bounded = request.effort.bounded
-        self._note_skipped(request, short=len(tasks) < limit)
+        if request.reserve_seconds:
+            self._note_skipped(request, short=len(tasks) < limit)
         claims = [Claim.of(task) for task in tasks]
         return claims if running is None else within_limits(core, running, claims)
 
     def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
-        """Record live tasks that this claim would have taken without the reserve, if it has one."""
+        """Record live tasks that this claim would have taken without its reserve."""
         reserve, seconds = self._core.reserve, request.reserve_seconds
-        if not seconds:
-            return
         moment = request.moment()
         if reserve.check_due(moment.now, seconds, short=short):
             created_after = moment.now - request.max_age_seconds

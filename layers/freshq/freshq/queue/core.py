@@ -19,6 +19,7 @@ from freshq.model.storable_options import QueueRules, StoredOptions
 from freshq.model.task import TaskStatus
 from freshq.model.telemetry import SettleSpan, Telemetry, guarded
 from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
+from freshq.queue.lines import LineBook, OpenLines
 from freshq.queue.shared.admission import AdmissionControl, BacklogBound, LineCodel
 from freshq.queue.shared.later import Later
 from freshq.queue.shared.limits import SharedRunning
@@ -74,6 +75,8 @@ class Core:
         lifecycle: Returns the next version of a task under each verb.
         orders: Decides which end of each line is served.
         turns: Decides which line of a level is served next.
+        book: The lines that this process knows.
+        open_lines: The lines of groups that have room, if there are limits and many lines.
         running: Enforces the limits of groups; None if the store does.
         reserve: Time that must be left before the deadline for a task to be claimed.
         codel: Decides which claimed tasks to shed because they waited too long; None to shed none.
@@ -121,6 +124,8 @@ class Core:
         takes_any = self.encode is None and config.kinds is None
         self.parse: Callable[..., NewTask] = parse_new_task if takes_any else self._parsed
         self.turns = LineTurns()
+        self.book = LineBook(self.turns)
+        self.open_lines = OpenLines(self.book)
         self.later = Later(self.name, self.catch_up)
         self.running = None if store.counts_groups else SharedRunning(store, self.name)
         self.warned_of_slow_claim_at = -inf

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
 
     from freshq.model.codec import Codec
-    from freshq.model.lifecycle import Lifecycle
+    from freshq.model.lifecycle import ClaimMoment, Lifecycle
     from freshq.model.task import Task
     from freshq.policy.reserve import ReserveSpans
-    from freshq.stores.lines import ClaimRequest
+    from freshq.stores.lines import Choice, ClaimRequest
 
     Connection: TypeAlias = sa.Connection
 
@@ -240,6 +240,19 @@ class HeldTask:
         return Claim(self.task, "", 0.0)
 
 
+class HeldSearch(Protocol):
+    """The search for a task to hold."""
+
+    def request(self) -> ClaimRequest:
+        """Return a request for one task; after tasks were shed, another one."""
+
+    def candidates(self, reader: LineReader, request: ClaimRequest) -> Iterator[Stored]:
+        """Yield the claimable tasks of all lines, best first."""
+
+    def shed_version(self, task: Task) -> Task | None:
+        """Return the shed version of a task that was just claimed; None if it should run."""
+
+
 class SettlingContext(Protocol):
     """The parts of a queue that a store needs to settle a held task in the same transaction."""
 
@@ -288,18 +301,12 @@ class Transactions(Protocol):
     def put(self, on_conflict: OnConflict | None) -> Callable[[Sequence[Task]], list[PutOutcome]]:
         """Return a function that puts tasks in that transaction and returns each put's outcome."""
 
-    def hold(
-        self,
-        request: Callable[[], ClaimRequest],
-        context: SettlingContext,
-        shed_version: Callable[[Task], Task | None],
-    ) -> AbstractContextManager[HeldTask | None]:
+    def hold(self, search: HeldSearch, context: SettlingContext) -> AbstractContextManager[HeldTask | None]:
         """Hold the best task by the lock of its row, and settle it when the block ends.
 
         Args:
-            request: Returns a request for one task. It is called again after tasks were shed.
+            search: Finds the task.
             context: The queue.
-            shed_version: Returns the shed version of a task that must not run; None if it should run.
 
         Returns:
             A context manager that yields the held task; None if nothing is claimable.
@@ -366,6 +373,18 @@ class Due:
 
     tasks: Sequence[Task]
     more: bool
+
+
+class Stored(NamedTuple):
+    """A task as read from the store.
+
+    Attributes:
+        task: The task. If its payload cannot be decoded, the payload is the stored text.
+        problem: Why the payload cannot be decoded; None if it can.
+    """
+
+    task: Task
+    problem: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -593,14 +612,113 @@ class Tasks(Protocol):
         """Count the dead letters of a queue, at most a page of each shard."""
 
 
+def _missing(store: object) -> NotImplementedError:
+    return NotImplementedError(f"{type(store).__name__} chooses in another way, see its `claim`")
+
+
+class LineReader(Protocol):
+    """Reads the lines of a queue, each named by its key."""
+
+    def lines(self, after: str, until: str, count: int) -> list[str]:
+        """Return the keys of the first `count` lines with tasks that follow a key and precede another."""
+
+    def last_line(self, until: str) -> str | None:
+        """Return the key of the last line with tasks that precedes a key; None if there is none."""
+
+    def page(
+        self, key: str, moment: ClaimMoment, count: int, looked: int, *, newest_first: bool
+    ) -> Sequence[Stored]:
+        """Return the first `count` live tasks of a line, best first, among those that it finds first.
+
+        Args:
+            key: The line.
+            moment: Says which tasks are live.
+            count: Maximum number of tasks.
+            looked: How many tasks of the line to look at, if looking at stale ones costs something.
+            newest_first: The order.
+        """
+
+    def oldest_created(self, key: str, moment: ClaimMoment) -> float | None:
+        """Return when the oldest live task of a line was created; None if it is empty."""
+
+    def first_to_expire(self, key: str, moment: ClaimMoment) -> Iterable[tuple[float, float]]:
+        """Return when tasks of a line were created, and their deadlines: of the queue's nearest ones."""
+
+
+class LimitedLines(LineReader, Protocol):
+    """Reads lines, takes their tasks, and counts what runs, while no other claim takes the same tasks.
+
+    In a claim within limits, no other claim of the queue counts or takes.
+    """
+
+    def take(self, found: Sequence[Stored], moment: ClaimMoment) -> list[Stored]:
+        """Take those of the tasks on the pages that are still live; return them as claimed."""
+
+    def running(self, names: Collection[str]) -> Mapping[str, int]:
+        """Return the number of running tasks of groups; groups with none may be left out."""
+
+    def running_below(self, name: str, separator: str) -> int:
+        """Return the number of running tasks of a group and of the groups below it."""
+
+    def running_by_group(self) -> Mapping[str, int]:
+        """Return the number of running tasks of each group that has any."""
+
+    def starts(self) -> Mapping[str, Sequence[Sequence[float]]]:
+        """Return the recent starts of groups, as they were kept."""
+
+    def keep_starts(self, values: Mapping[str, list[list[float]]]) -> None:
+        """Keep the recent starts of groups."""
+
+
 class Lines(Protocol):
-    """The claimable tasks of a queue, by priority level and group."""
+    """The claimable tasks of a queue, by priority level and group.
+
+    A claim asks lines for tasks: by `take`, or by `take_locked` if the store must lock them first, or the
+    claim counts what runs. Which lines, and in what order, `freshq.queue.claim.Search` decides.
+
+    Attributes:
+        locks_to_take: Whether every claim must take under locks.
+    """
+
+    locks_to_take: bool = False
 
     def claim(self, request: ClaimRequest) -> list[Task]:
         """Take up to `request.limit` claimable tasks, best first, each by one conditional write."""
+        return request.search(self, request).run()
 
     def peek(self, request: ClaimRequest) -> list[Task]:
         """Return the tasks that a claim would take now, best first, and take none."""
+        return request.preview(self, request)
+
+    def line_reader(self, queue: str) -> LineReader:
+        """Return what reads the lines of a queue for claims."""
+        raise _missing(self)
+
+    def take(self, request: ClaimRequest, choice: Choice) -> list[Task]:
+        """Take tasks of the chosen lines, in any order, each by one conditional write.
+
+        Nothing is taken if a line is in a range of `choice.unless`, or if finding that out would take long.
+        """
+        raise _missing(self)
+
+    def take_locked(self, request: ClaimRequest, work: Callable[[LimitedLines], list[Stored]]) -> list[Task]:
+        """Have a function choose and take tasks under locks; return the tasks that it took.
+
+        If the reply was lost, they may come in another order.
+        """
+        raise _missing(self)
+
+    def look(self, queue: str, work: Callable[[LineReader], T]) -> T:
+        """Have a function look at the lines without a lock; return its answer."""
+        raise _missing(self)
+
+    def searches_again(self, queue: str) -> bool:
+        """Return whether a claim that found nothing should search once more, with nothing left out."""
+        return False
+
+    def clear_stale(self, queue: str, now: float) -> int:
+        """Take a portion of the stale tasks out of their lines; return how many. 0 if none is in the way."""
+        return 0
 
     def reread_lines(self, queue: str) -> None:
         """Make the next call read the present lines, ignoring those that this process remembers."""

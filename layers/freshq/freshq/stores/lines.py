@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from freshq.model.forks import new_lock
 from freshq.model.lifecycle import TOKEN_CHARS, ClaimMoment, new_token
@@ -26,11 +26,50 @@ if TYPE_CHECKING:
     from freshq.policy.order import OrderSwitch
 
 Line: TypeAlias = tuple[int, str | None]
+# Keys of lines from the first up to, but without, the second.
+Range: TypeAlias = tuple[str, str]
 _Candidate = TypeVar("_Candidate")
 # Number of running tasks whose turns are corrected when they are settled: more than a process has.
 MAX_CHARGED: Final = 10_000
 # Number of claims and ends of tasks that wait to be counted; older ones are forgotten.
 MAX_UNCOUNTED: Final = 10_000
+# Sorts after the lines of every level, because keys begin with a digit.
+END: Final = ":"
+# A suffix that sorts between the key of a line and the next one, because a group has no NUL.
+NEXT: Final = "\x01"
+
+
+def line_key(level: int, group: str | None) -> str:
+    """Return the key of a line: its level (one digit), then its group. Keys sort by level, then by group."""
+    return f"{level}{group or ''}"
+
+
+def parse_line(key: str) -> Line:
+    """Return the priority level and the group of a line, given its key."""
+    return int(key[0]), key[1:] or None
+
+
+class Choice(NamedTuple):
+    """The lines of one level from which a claim takes tasks.
+
+    Attributes:
+        lines: How many tasks to take of which lines at most: by key, in the order of turns.
+        newest_first: From which end of the lines.
+        limit: How many tasks to take at most in all.
+        unless: Ranges of keys. If one has a line, nothing is taken: the chosen lines are not the best.
+    """
+
+    lines: Mapping[str, int]
+    newest_first: bool
+    limit: int
+    unless: tuple[Range, ...] = ()
+
+
+class Search(Protocol):
+    """Searches the lines of a store."""
+
+    def run(self) -> list[Task]:
+        """Take tasks; return them, best first."""
 
 
 class LineOrders:
@@ -245,6 +284,8 @@ class ClaimRequest:
         reserve_seconds: Time that a task must have left before its deadline.
         retention_seconds: How long the store keeps an ended task.
         longest_wait_seconds: Tasks that waited longer are passed over, stale or not; infinite: none.
+        search: Returns the search of a store for the tasks of the claim, which takes them.
+        preview: Returns the tasks that `search` would take.
         room: The room that the limits of groups leave, for stores that do not count by group.
         effort: Where the store notes how far the search reached.
     """
@@ -260,6 +301,8 @@ class ClaimRequest:
     max_age_seconds: float
     reserve_seconds: float
     retention_seconds: float
+    search: Callable[[Any, ClaimRequest], Search]
+    preview: Callable[[Any, ClaimRequest], list[Task]]
     longest_wait_seconds: float = inf
     room: GroupRoom | None = None
     effort: Effort = field(default_factory=Effort)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from copy import deepcopy
-from functools import partial
 from itertools import chain, islice
 from math import inf
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedDict, SortedList
 from typing_extensions import override
 
 from freshq.model.answers import PutOutcome
 from freshq.model.forks import new_rlock
 from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import Task, TaskStatus, changed
-from freshq.policy.groups import SHARED_EQUALLY, GroupRoom, RunningCounts, StartLog
+from freshq.policy.groups import RunningCounts
 from freshq.policy.order import FIRST_TO_EXPIRE
 from freshq.stores.base import (
     Conflict,
@@ -27,21 +25,26 @@ from freshq.stores.base import (
     DeadPlace,
     Due,
     Guard,
+    LimitedLines,
     SharedRecord,
     Stats,
     Store,
+    Stored,
     place_of,
     put_over,
 )
+from freshq.stores.lines import line_key, parse_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from freshq.errors import FreshqError
     from freshq.model.lifecycle import ClaimMoment
-    from freshq.policy.groups import GroupRules
-    from freshq.stores.base import OldestRequest, OnConflict, PutResult
-    from freshq.stores.lines import ClaimRequest, Line
+    from freshq.stores.base import LineReader, OldestRequest, OnConflict, PutResult
+    from freshq.stores.lines import Choice, ClaimRequest, Line, Range
+
+T = TypeVar("T")
 
 # Deadline, task id, creation time, group.
 _CountedEntry: TypeAlias = tuple[float, str, float, str | None]
@@ -53,13 +56,8 @@ CHUNK_TASKS: Final = 256
 MAX_FRUITLESS: Final = 64
 # Chunks of stale tasks whose memory one claim frees: tens of microseconds.
 FREED_CHUNKS: Final = 1
-# Number of groups of a level that one claim considers: enough for fair turns, few enough for a claim of a
-# millisecond.
+# With more lines, counts go by the deadlines of all tasks instead of line by line.
 MAX_GROUPS: Final = 64
-# Windows of groups at their limit that one claim passes; groups at a limit of running tasks are passed once.
-MAX_WINDOWS: Final = 100
-# Number of groups with recent starts beyond which expired starts are forgotten.
-MAX_LOGS: Final = 1_000
 # Comes after every task id.
 LAST_ID: Final = chr(0x10FFFF)
 # Creation time, task id, deadline.
@@ -361,123 +359,98 @@ class WaitingLine:
         return total
 
 
-class QueueLines:
-    """The lines of one queue that have tasks."""
+class MemoryQueue:
+    """The indexes of the tasks of one queue, which every change of a task keeps up to date.
+
+    Attributes:
+        agenda: When leases and delays end, with task ids.
+        retention: When retentions end, with task ids.
+        dead: When tasks died, with their ids.
+        states: The tasks by state.
+        running: The running tasks by group.
+        starts: By group: times and numbers of the recent starts.
+    """
 
     def __init__(self) -> None:
-        self._levels: defaultdict[int, OrderedDict[str | None, WaitingLine]] = defaultdict(OrderedDict)
-        # The lines of groups at their limit of running tasks: no claim considers them until a task ends.
-        self._parked: dict[Line, WaitingLine] = {}
-        # The lines held back by each group or parent that is at its limit.
-        self._parked_by: dict[str, list[Line]] = {}
-        self._rules: GroupRules | None = None
-        self.starts = StartLog()
+        # The lines that have tasks, by their keys.
+        self._lines: SortedDict = SortedDict()
+        self.agenda: SortedList = SortedList()
+        self.retention: SortedList = SortedList()
+        self.dead: SortedList = SortedList()
+        self.states = StateCounts()
+        self.running = RunningCounts()
+        self.starts: Mapping[str, Sequence[Sequence[float]]] = {}
 
-    def line(self, line: Line) -> WaitingLine:
-        """Return a line, adding it if it is new."""
-        groups = self._levels[line[0]]
-        found = groups.get(line[1], self._parked.get(line))
-        if found is None:
-            found = groups[line[1]] = WaitingLine()
+    def add(self, task: Task) -> None:
+        """Add a task."""
+        if task.status is TaskStatus.PENDING and task.not_before is None:
+            key = line_key(task.priority, task.group)
+            line = self._lines.get(key)
+            if line is None:
+                line = self._lines[key] = WaitingLine()
+            line.add(task.created, task.task_id, task.stale_at)
+        due_at = due_time(task)
+        if due_at is not None:
+            self.agenda.add((due_at, task.task_id))
+        if task.status is TaskStatus.FAILURE:
+            self.dead.add(place_of(task))
+        self.retention.add((task.expires, task.task_id))
+        self.states.add(task)
+        if task.status is TaskStatus.TAKEN:
+            self.running.add(task.group, 1)
+
+    def remove(self, task: Task) -> None:
+        """Remove a task; its line may have dropped it as stale."""
+        if task.status is TaskStatus.PENDING and task.not_before is None:
+            key = line_key(task.priority, task.group)
+            line = self._lines.get(key)
+            if line is not None:
+                line.remove(task.created, task.task_id)
+                if not line:
+                    del self._lines[key]
+        due_at = due_time(task)
+        if due_at is not None:
+            self.agenda.remove((due_at, task.task_id))
+        if task.status is TaskStatus.FAILURE:
+            self.dead.remove(place_of(task))
+        self.retention.remove((task.expires, task.task_id))
+        self.states.remove(task)
+        if task.status is TaskStatus.TAKEN:
+            self.running.add(task.group, -1)
+
+    def claimable(self, key: str, moment: ClaimMoment, count: int, *, newest_first: bool) -> list[str]:
+        """Return the ids of the best tasks of a line; forget the line if all of its tasks were stale."""
+        line: WaitingLine | None = self._lines.get(key)
+        if line is None:
+            return []
+        found = list(islice(line.claimable(moment, newest_first=newest_first), count))
+        if not line:
+            del self._lines[key]
         return found
 
-    def remove(self, line: Line, created: float, task_id: str) -> None:
-        """Remove a task from its line, unless it was dropped as stale."""
-        groups = self._levels[line[0]]
-        found = groups.get(line[1], self._parked.get(line))
-        if found is not None:
-            found.remove(created, task_id)
-            if not found:
-                groups.pop(line[1], None)
-                self._parked.pop(line, None)
+    def between(self, after: str, until: str, *, reverse: bool = False) -> Iterator[str]:
+        """Yield the keys between two keys, without these."""
+        keys: Iterator[str] = self._lines.irange(after, until, (False, False), reverse=reverse)
+        return keys
 
-    def park(self, line: Line, at_limit: str) -> None:
-        """Leave out a line until a running task ends in the group or parent that is at its limit."""
-        self._parked[line] = self._levels[line[0]].pop(line[1])
-        self._parked_by.setdefault(at_limit, []).append(line)
+    def any_in(self, ranges: Sequence[Range]) -> bool:
+        """Return whether a line is in one of some ranges, which are in order."""
+        firsts = [first for first, _until in ranges]
+        keys = self._lines.irange(firsts[0])
+        return any(key < ranges[bisect_right(firsts, key) - 1][1] for key in keys)
 
-    def ended(self, group: str | None) -> None:
-        """Look again at the lines that had to wait for the end of a task of a group."""
-        if group is None or self._rules is None:
-            return
-        for name in self._rules.lineage(group):
-            if name in self._parked_by:
-                self._unpark(name)
-
-    def _unpark(self, name: str) -> None:
-        for line in self._parked_by.pop(name):
-            waiting = self._parked.pop(line, None)
-            if waiting is not None:
-                self._levels[line[0]][line[1]] = waiting
+    def get(self, key: str) -> WaitingLine | None:
+        """Return a line; None if it has no task."""
+        line: WaitingLine | None = self._lines.get(key)
+        return line
 
     def all(self) -> Iterator[tuple[Line, WaitingLine]]:
         """Yield every line, the lowest level first."""
-        parked = sorted(self._parked, key=itemgetter(0))
-        for level in sorted({*self._levels, *(line[0] for line in parked)}):
-            yield from (((level, group), line) for group, line in self._levels[level].items())
-            yield from ((line, self._parked[line]) for line in parked if line[0] == level)
+        return ((parse_line(key), line) for key, line in self._lines.items())
 
     def few(self) -> list[tuple[Line, WaitingLine]] | None:
         """Return every line, the lowest level first; None if there are more than `MAX_GROUPS`."""
-        few = len(self._parked) + sum(map(len, self._levels.values())) <= MAX_GROUPS
-        return list(self.all()) if few else None
-
-    def windows(self, room: GroupRoom | None) -> Iterator[tuple[int, dict[str | None, WaitingLine]]]:
-        """Yield the first `MAX_GROUPS` groups of each level with tasks, the highest level first.
-
-        While all are found to be at their limit, yield the groups behind them; a few times, if these are
-        rates.
-        """
-        for level in sorted(self._levels, reverse=True):
-            for _ in range(MAX_WINDOWS):
-                window = dict(islice(self._levels[level].items(), MAX_GROUPS))
-                if window:
-                    yield level, window
-                if room is None or not self.leave_out(level, room):
-                    break
-
-    def leave_out(self, level: int, room: GroupRoom) -> bool:
-        """Leave out the groups of a level that are at their limit; return whether others may have room."""
-        groups = self._levels[level]
-        if len(groups) <= MAX_GROUPS:
-            return False
-        full = [group for group in room.full if group in groups]
-        for group in full:
-            at_limit = room.full[group]
-            if at_limit is None:
-                groups.move_to_end(group)
-            else:
-                self.park((level, group), at_limit)
-        return bool(full)
-
-    def has_many(self) -> bool:
-        """Return whether a level has more groups than one claim considers."""
-        return any(len(groups) > MAX_GROUPS for groups in self._levels.values())
-
-    def room(self, rules: GroupRules, running: RunningCounts, now: float) -> GroupRoom | None:
-        """Return the room that the limits of groups leave at `now` (seconds); None if there are none.
-
-        If the limits have changed, every line is looked at again.
-        """
-        limiting = rules if rules.has_limits else SHARED_EQUALLY
-        if limiting != self._rules:
-            self._rules = limiting
-            for name in list(self._parked_by):
-                self._unpark(name)
-        if not rules.has_limits:
-            return None
-        if len(self.starts) > MAX_LOGS:
-            self.starts = StartLog(self.starts.values(rules, now))
-        return GroupRoom(rules, partial(running.of, separator=rules.separator), self.starts, now)
-
-    def looked_at(self, line: Line) -> None:
-        """Forget a line that is empty; with more than `MAX_GROUPS`, let other lines go first next time."""
-        level, group = line
-        groups = self._levels[level]
-        if group in groups and not groups[group]:
-            del groups[group]
-        elif group in groups and len(groups) > MAX_GROUPS:
-            groups.move_to_end(group)
+        return list(self.all()) if len(self._lines) <= MAX_GROUPS else None
 
 
 class MemoryPart(Store):
@@ -489,46 +462,17 @@ class MemoryPart(Store):
         self.place = object()
         self._lock = new_rlock()
         self._tasks: dict[str, Task] = {}
-        self._lines: defaultdict[str, QueueLines] = defaultdict(QueueLines)
-        # By queue, (time, task id): when a lease or a delay ends, when a retention ends, when a task died.
-        self._agenda: defaultdict[str, SortedList] = defaultdict(SortedList)
-        self._retention: defaultdict[str, SortedList] = defaultdict(SortedList)
-        self._dead: defaultdict[str, SortedList] = defaultdict(SortedList)
-        self._states: defaultdict[str, StateCounts] = defaultdict(StateCounts)
-        self._running: defaultdict[str, RunningCounts] = defaultdict(RunningCounts)
+        self._queues: defaultdict[str, MemoryQueue] = defaultdict(MemoryQueue)
 
     def _store(self, task: Task) -> None:
         self._forget(task.task_id)
         self._tasks[task.task_id] = task
-        if task.status is TaskStatus.PENDING and task.not_before is None:
-            line = self._lines[task.queue].line((task.priority, task.group))
-            line.add(task.created, task.task_id, task.stale_at)
-        due_at = due_time(task)
-        if due_at is not None:
-            self._agenda[task.queue].add((due_at, task.task_id))
-        if task.status is TaskStatus.FAILURE:
-            self._dead[task.queue].add(place_of(task))
-        self._retention[task.queue].add((task.expires, task.task_id))
-        self._states[task.queue].add(task)
-        if task.status is TaskStatus.TAKEN:
-            self._running[task.queue].add(task.group, 1)
+        self._queues[task.queue].add(task)
 
     def _forget(self, task_id: str) -> None:
         task = self._tasks.pop(task_id, None)
-        if task is None:
-            return
-        if task.status is TaskStatus.PENDING and task.not_before is None:
-            self._lines[task.queue].remove((task.priority, task.group), task.created, task_id)
-        due_at = due_time(task)
-        if due_at is not None:
-            self._agenda[task.queue].remove((due_at, task_id))
-        if task.status is TaskStatus.FAILURE:
-            self._dead[task.queue].remove(place_of(task))
-        self._retention[task.queue].remove((task.expires, task_id))
-        self._states[task.queue].remove(task)
-        if task.status is TaskStatus.TAKEN:
-            self._running[task.queue].add(task.group, -1)
-            self._lines[task.queue].ended(task.group)
+        if task is not None:
+            self._queues[task.queue].remove(task)
 
 
 class MemoryTasks(MemoryPart):
@@ -602,7 +546,7 @@ class MemoryTasks(MemoryPart):
         place = start_after
         while True:
             with self._lock:
-                newest = self._dead[queue].irange(maximum=place, inclusive=(True, False), reverse=True)
+                newest = self._queues[queue].dead.irange(maximum=place, inclusive=(True, False), reverse=True)
                 page = [self._tasks[task_id] for _dead_at, task_id in islice(newest, DEAD_PAGE)]
             yield from page
             if len(page) < DEAD_PAGE:
@@ -612,71 +556,140 @@ class MemoryTasks(MemoryPart):
     @override
     def count_dead(self, queue: str) -> DeadLetters:
         with self._lock:
-            places = self._dead[queue]
+            places = self._queues[queue].dead
             return DeadLetters(len(places), more=False, oldest_at=places[0].dead_at if places else None)
 
 
+class MemoryReader(LimitedLines):
+    """Reads and takes from the lines of one queue."""
+
+    def __init__(self, store: MemoryLines, queue: MemoryQueue, token: str | None = None) -> None:
+        """Read nothing yet.
+
+        Args:
+            store: The store.
+            queue: The indexes of the queue.
+            token: The token of a claim; None for a look, whose tasks the caller may change.
+        """
+        self._store = store
+        self._queue = queue
+        self._token = token
+
+    @override
+    def lines(self, after: str, until: str, count: int) -> list[str]:
+        with self._store.lock:
+            return list(islice(self._queue.between(after, until), count))
+
+    @override
+    def last_line(self, until: str) -> str | None:
+        with self._store.lock:
+            return next(self._queue.between("", until, reverse=True), None)
+
+    @override
+    def page(
+        self, key: str, moment: ClaimMoment, count: int, looked: int, *, newest_first: bool
+    ) -> list[Stored]:
+        ids = self._queue.claimable(key, moment, count, newest_first=newest_first)
+        found = self._store.tasks(ids)
+        return [Stored(task if self._token else copied(task), None) for task in found]
+
+    @override
+    def oldest_created(self, key: str, moment: ClaimMoment) -> float | None:
+        with self._store.lock:
+            line = self._queue.get(key)
+            return None if line is None else line.oldest(moment)
+
+    @override
+    def first_to_expire(self, key: str, moment: ClaimMoment) -> list[tuple[float, float]]:
+        level, group = parse_line(key)
+        with self._store.lock:
+            nearest = self._queue.states.first_to_expire(moment.deadline_after, moment.created_after)
+            of_group = {entry[1]: entry for entry in nearest if entry[3] == group}
+            tasks = self._store.tasks(of_group)
+            of_line = [of_group[task.task_id] for task in tasks if task.priority == level]
+        return [(created, deadline) for deadline, _id, created, _group in of_line]
+
+    @override
+    def take(self, found: Sequence[Stored], moment: ClaimMoment) -> list[Stored]:
+        tasks = self._store.taken([each.task for each in found], moment, str(self._token))
+        return [Stored(task, None) for task in tasks]
+
+    @override
+    def running(self, names: Collection[str]) -> dict[str, int]:
+        return {name: self._queue.running.of(name, None) for name in names}
+
+    @override
+    def running_below(self, name: str, separator: str) -> int:
+        return self._queue.running.of(name, separator)
+
+    @override
+    def running_by_group(self) -> dict[str, int]:
+        return self._queue.running.by_group()
+
+    @override
+    def starts(self) -> Mapping[str, Sequence[Sequence[float]]]:
+        return self._queue.starts
+
+    @override
+    def keep_starts(self, values: Mapping[str, list[list[float]]]) -> None:
+        self._queue.starts = values
+
+
 class MemoryLines(MemoryPart):
-    """Claim tasks from their lines, and count waiting tasks."""
+    """Take tasks from their lines, and count waiting tasks."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """The lock of everything in the store; the thread that holds it may take it again."""
+        return self._lock
+
+    def tasks(self, ids: Iterable[str]) -> list[Task]:
+        """Return tasks that are in the store."""
+        return [self._tasks[task_id] for task_id in ids]
 
     @override
-    def claim(self, request: ClaimRequest) -> list[Task]:
+    def line_reader(self, queue: str) -> MemoryReader:
+        return MemoryReader(self, self._queues[queue])
+
+    @override
+    def take(self, request: ClaimRequest, choice: Choice) -> list[Task]:
         with self._lock:
-            moment = request.moment()
-            looked_at: list[Line] = []
-            room = self._lines[request.queue].room(request.groups, self._running[request.queue], moment.now)
-            chosen = list(islice(self._candidates(request, moment, looked_at, room), request.limit))
-            if room is not None:
-                for level in {line[0] for line in looked_at}:
-                    self._lines[request.queue].leave_out(level, room)
-            taken = [
-                claimed(self._tasks[task_id], moment, token)
-                for task_id, token in zip(chosen, request.tokens(), strict=False)
+            queue, moment = self._queues[request.queue], request.moment()
+            if choice.unless and queue.any_in(choice.unless):
+                return []
+            found: list[str] = []
+            for key, count in choice.lines.items():
+                wanted = min(count, choice.limit - len(found))
+                found += queue.claimable(key, moment, wanted, newest_first=choice.newest_first)
+            return self.taken([self._tasks[task_id] for task_id in found], moment, request.token)
+
+    def taken(self, tasks: Sequence[Task], moment: ClaimMoment, token: str) -> list[Task]:
+        """Store tasks as claimed under a token, and return them with payloads that the caller may change."""
+        taken = [claimed(task, moment, token) for task in tasks]
+        for task in taken:
+            self._store(task)
+        return list(map(copied, taken))
+
+    @override
+    def take_locked(self, request: ClaimRequest, work: Callable[[LimitedLines], list[Stored]]) -> list[Task]:
+        with self._lock:
+            return [
+                each.task for each in work(MemoryReader(self, self._queues[request.queue], request.token))
             ]
-            for task in taken:
-                self._store(task)
-            short = len(taken) < request.limit
-            request.effort.bounded = short and self._lines[request.queue].has_many()
-            for line in looked_at:
-                self._lines[request.queue].looked_at(line)
-            return [copied(task) for task in taken]
 
     @override
-    def peek(self, request: ClaimRequest) -> list[Task]:
+    def look(self, queue: str, work: Callable[[LineReader], T]) -> T:
         with self._lock:
-            chosen = islice(self._candidates(request, request.moment(), [], None), request.limit)
-            return [copied(self._tasks[task_id]) for task_id in chosen]
-
-    def _candidates(
-        self, request: ClaimRequest, moment: ClaimMoment, looked_at: list[Line], room: GroupRoom | None
-    ) -> Iterator[str]:
-        """Yield the ids of claimable tasks, best first; add each line to `looked_at` when it is read."""
-
-        def candidates(line: Line, waiting: WaitingLine) -> Iterator[str]:
-            looked_at.append(line)
-            newest_first = request.orders.newest_first(
-                line,
-                moment.now,
-                lambda: waiting.oldest(moment),
-                lambda: self._first_to_expire(request.queue, line, moment),
-            )
-            yield from waiting.claimable(moment, newest_first=newest_first)
-
-        for level, lines in self._lines[request.queue].windows(room):
-            yield from request.turns.interleave(
-                level,
-                {group: candidates((level, group), line) for group, line in lines.items()},
-                room,
-            )
+            return work(MemoryReader(self, self._queues[queue]))
 
     @override
     def count_waiting(
         self, queue: str, now: float, created_after: float, at_most: int
     ) -> dict[str | None, int]:
         with self._lock:
-            lines = self._lines[queue].few()
+            lines = self._queues[queue].few()
             if lines is None:
-                return self._states[queue].by_group(now, created_after, at_most)
+                return self._queues[queue].states.by_group(now, created_after, at_most)
             counts: Counter[str | None] = Counter()
             for (_level, group), line in lines:
                 counts[group] += line.count(created_after, now, at_most)
@@ -687,9 +700,9 @@ class MemoryLines(MemoryPart):
         self, queue: str, now: float, created_after: float, at_most: int
     ) -> dict[str | None, list[float]]:
         with self._lock:
-            lines = self._lines[queue].few()
+            lines = self._queues[queue].few()
             if lines is None:
-                return self._states[queue].newest_by_group(now, created_after, at_most)
+                return self._queues[queue].states.newest_by_group(now, created_after, at_most)
             times: defaultdict[str | None, list[float]] = defaultdict(list)
             for (_level, group), line in lines:
                 times[group] += islice(line.newest(created_after, now), at_most)
@@ -698,37 +711,28 @@ class MemoryLines(MemoryPart):
     @override
     def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
         with self._lock:
-            lines = self._lines[queue].few()
+            lines = self._queues[queue].few()
             if lines is None:
-                return self._states[queue].oldest_created(now, created_after)
+                return self._queues[queue].states.oldest_created(now, created_after)
             oldest = (next(line.waiting(created_after, now), None) for _, line in lines)
             return min((first[0] for first in oldest if first is not None), default=None)
-
-    def _first_to_expire(self, queue: str, line: Line, moment: ClaimMoment) -> list[tuple[float, float]]:
-        """Return when tasks of a line were created, and their deadlines: of the queue's nearest ones."""
-        nearest = self._states[queue].first_to_expire(moment.deadline_after, moment.created_after)
-        return [
-            (created, deadline)
-            for deadline, task_id, created, group in nearest
-            if group == line[1] and self._tasks[task_id].priority == line[0]
-        ]
 
     @override
     def first_to_expire(self, queue: str, now: float, created_after: float) -> list[tuple[float, float]]:
         with self._lock:
-            nearest = self._states[queue].first_to_expire(now, created_after)
+            nearest = self._queues[queue].states.first_to_expire(now, created_after)
             return [(created, deadline) for deadline, _id, created, _group in nearest]
 
     @override
     def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
         with self._lock:
-            return self._states[queue].count_stale(since, now)
+            return self._queues[queue].states.count_stale(since, now)
 
     @override
     def oldest_tasks(self, request: OldestRequest) -> list[Task]:
         with self._lock:
             levels: defaultdict[int, list[Iterator[tuple[float, str]]]] = defaultdict(list)
-            for (level, group), line in self._lines[request.queue].all():
+            for (level, group), line in self._queues[request.queue].all():
                 if request.asks(level, group):
                     levels[level].append(line.waiting(request.created_after, request.now))
             ranked = chain.from_iterable(heapq.merge(*levels[level]) for level in sorted(levels))
@@ -737,7 +741,7 @@ class MemoryLines(MemoryPart):
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
         with self._lock:
-            return self._states[queue].stats(now, created_after)
+            return self._queues[queue].states.stats(now, created_after)
 
 
 class MemoryAgenda(MemoryPart):
@@ -746,14 +750,14 @@ class MemoryAgenda(MemoryPart):
     @override
     def due(self, queue: str, now: float, limit: int) -> Due:
         with self._lock:
-            past = self._agenda[queue].irange(maximum=(now, LAST_ID))
+            past = self._queues[queue].agenda.irange(maximum=(now, LAST_ID))
             tasks = [self._tasks[task_id] for _due_at, task_id in islice(past, limit + 1)]
             return Due(tasks[:limit], more=len(tasks) > limit)
 
     @override
     def next_due(self, queue: str, now: float) -> float | None:
         with self._lock:
-            coming = self._agenda[queue].irange(minimum=(now, LAST_ID))
+            coming = self._queues[queue].agenda.irange(minimum=(now, LAST_ID))
             return next((due_at for due_at, _task_id in coming), None)
 
     @override
@@ -766,14 +770,16 @@ class MemoryAgenda(MemoryPart):
 
     def _coming(self, queue: str, status: TaskStatus, limit: int) -> list[Task]:
         with self._lock:
-            coming = (self._tasks[task_id] for _due_at, task_id in islice(self._agenda[queue], COMING_PAGE))
+            coming = (
+                self._tasks[task_id] for _due_at, task_id in islice(self._queues[queue].agenda, COMING_PAGE)
+            )
             found = (task for task in coming if task.status is status)
             return [copied(task) for task in islice(found, limit)]
 
     @override
     def tidy(self, queue: str, now: float, limit: int) -> int:
         with self._lock:
-            past = self._retention[queue].irange(maximum=(now, LAST_ID))
+            past = self._queues[queue].retention.irange(maximum=(now, LAST_ID))
             # Due tasks are brought in first.
             over = (task_id for _expires, task_id in past if not is_due(self._tasks[task_id], now))
             doomed = list(islice(over, limit))

@@ -13,16 +13,10 @@ from freshq.model.task import TaskStatus
 from freshq.policy.order import FIRST_TO_EXPIRE
 from freshq.policy.shedding import ShedReason
 from freshq.stores.base import MOST_STALE, Stats
-from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, parse_line, task_of
+from freshq.stores.lines import END, parse_line
+from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
 from freshq.stores.sql.statements import PENDING, SqlPart, Statements
-from freshq.stores.sql.windows import (
-    END,
-    FEW_LINES,
-    FOLLOWING,
-    WINDOW_LINES,
-    WindowStatements,
-    live_in_line,
-)
+from freshq.stores.sql.windows import FOLLOWING, WindowStatements, live_in_line
 from freshq.stores.tally import STATES
 
 if TYPE_CHECKING:
@@ -40,6 +34,10 @@ COUNTED_ROWS: Final = 10_000
 # Rows read to find the oldest task of a line or of the agenda.
 LOOKED_ROWS: Final = 1_000
 LEVELS: Final = range(10)
+# With more lines, counts go by the deadlines of all tasks instead of line by line.
+MAX_LINES: Final = 64
+# With more lines, the ages of the oldest and the newest task are bounds.
+FEW_LINES: Final = 8
 SHED: Final[sa.ColumnElement[str]] = sa.literal_column("'SHED'")
 DELAYED: Final[sa.ColumnElement[str]] = sa.literal_column("'delayed'")
 EXPIRED: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{ShedReason.EXPIRED}'")
@@ -242,9 +240,9 @@ class SqlCounts(SqlPart):
 
     def waiting_lines(self, connection: sa.Connection, queue: str) -> list[Line] | None:
         """Return the lines of a queue that have a task; None if there are too many to query separately."""
-        where = {"of_queue": queue, "of_after": "", "of_until": END, "of_count": WINDOW_LINES + 1}
+        where = {"of_queue": queue, "of_after": "", "of_until": END, "of_count": MAX_LINES + 1}
         keys = connection.execute(self._line_sql.finds[FOLLOWING], where).scalars().all()
-        return [parse_line(key) for key in sorted(keys)] if len(keys) <= WINDOW_LINES else None
+        return [parse_line(key) for key in sorted(keys)] if len(keys) <= MAX_LINES else None
 
     @override
     def count_waiting(

@@ -640,7 +640,8 @@ class Database:
         """
         if self._must_exist is not None or self.requirement is not None:
             self._check()
-        if (own := self._aside) is not None:
+        own: Database | None = getattr(self._here, "own", None)
+        if own is not None:
             return own.execute(statement, parameters, committed_earlier)
         started = time.monotonic()
         try:

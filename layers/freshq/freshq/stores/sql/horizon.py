@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import sqlalchemy as sa
 
 from freshq.model.task import TaskStatus
-from freshq.stores.sql.rows import line_key, microseconds
+from freshq.stores.lines import line_key
+from freshq.stores.sql.rows import microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

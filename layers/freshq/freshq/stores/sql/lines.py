@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections import defaultdict
+import zlib
 from dataclasses import replace
-from functools import cache, cached_property, partial
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache, cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 from typing_extensions import override
 
 from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import TaskStatus
+from freshq.model.validation import json_text
 from freshq.policy.order import FIRST_TO_EXPIRE
-from freshq.stores.base import Conflict, Guard
+from freshq.stores.base import Conflict, Guard, LimitedLines, Stored
+from freshq.stores.lines import END
 from freshq.stores.sql.agenda import StaleTasks
 from freshq.stores.sql.counts import SqlCounts, in_seconds, on_agenda
 from freshq.stores.sql.horizon import COMMIT_US, EVER_US
-from freshq.stores.sql.rows import DUE, Stored, line_key, microseconds, stored
-from freshq.stores.sql.statements import ONE, TAKEN, Conditions, Statements, rows_of
+from freshq.stores.sql.records import RecordStatements
+from freshq.stores.sql.rows import DUE, microseconds, stored
+from freshq.stores.sql.statements import MYSQL, ONE, TAKEN, Conditions, Statements, rows_of
 from freshq.stores.sql.tasks import as_dead_letter
-from freshq.stores.sql.windows import NO_OTHERS, LimitedLines, LineWindow, live_in_line
+from freshq.stores.sql.windows import FOLLOWING, LAST, LimitStatements, WindowStatements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.model.task import Task
-    from freshq.policy.groups import GroupRoom
-    from freshq.stores.lines import ClaimRequest, Line
+    from freshq.stores.base import LineReader
+    from freshq.stores.lines import Choice, ClaimRequest, Range
     from freshq.stores.sql.database import Database, PreparedStatement
-    from freshq.stores.sql.horizon import Find, Span
+    from freshq.stores.sql.horizon import Span
     from freshq.stores.sql.schema import Schema
-    from freshq.stores.sql.windows import Window
 
+T = TypeVar("T")
 ORDERS: Final = (True, False)
 CREATED_AFTER: Final = sa.bindparam("created_after_us", type_=sa.BigInteger)
 CREATED_BEFORE: Final = sa.bindparam("created_before_us", type_=sa.BigInteger)
@@ -43,18 +46,16 @@ CREATED_BEFORE: Final = sa.bindparam("created_before_us", type_=sa.BigInteger)
 # millisecond. It reads at least `MIN_LOOKED_ROWS` of each line.
 LOOKED_ROWS: Final = 1_000
 MIN_LOOKED_ROWS: Final = 64
-# Extra rows on the first page of a line, because some are locked or past their deadline.
-SPARE_ROWS: Final = 20
-# Rows on the second page: the caller may shed this many before it keeps one.
-SECOND_PAGE_ROWS: Final = 50
-logger = logging.getLogger(__name__)
-# If that is not enough, this many stale tasks leave their lines, and the claim tries once more.
+# Stale tasks that leave their lines at a time, when a claim did not find enough.
 STALE_ROWS: Final = 500
-MAX_LOOKS: Final = 2
-# Statements per claim that take from the lines of a level: a line may have fewer tasks than turns.
-MAX_ROUNDS: Final = 3
-# Minimum number of lines in a statement, if there are that many: the next lines may be empty by then.
-MIN_ASKED: Final = 4
+# The record of the recent starts of groups.
+STARTS: Final = "freshq#group-starts"
+# Sorts after every name that begins with a separator.
+LAST_NAME: Final = chr(0x10FFFF)
+# The conditions that ranges of keys have no line: for one line, and for several.
+UP_TO_TWO: Final = 2
+ANY_NUMBER: Final = 3
+logger = logging.getLogger(__name__)
 
 
 class ClaimStatements(Statements):
@@ -185,24 +186,45 @@ class ClaimStatements(Statements):
         return self.prepared(self.taken)
 
     @cached_property
-    def _no_others(self) -> Conditions:
-        """True if no line follows `others_from` or lies between `level_from` and `others_until`."""
+    def _two_ranges_empty(self) -> Conditions:
+        """True if no line has its key in one of two ranges, which are parameters."""
         line = self.tasks.c.line
-        ranges = (
-            (line >= sa.bindparam("others_from"),),
-            (line >= sa.bindparam("level_from"), line < sa.bindparam("others_until")),
-        )
         # Not EXISTS, for which PostgreSQL may choose the index of due times; only one index has lines in
         # order.
         return tuple(
             sa.select(line)
-            .where(self.in_queue, *others)
+            .where(self.in_queue, line >= sa.bindparam(f"from_{each}"), line < sa.bindparam(f"until_{each}"))
             .order_by(line)
             .limit(ONE)
             .scalar_subquery()
             .is_(None)
-            for others in ranges
+            for each in (0, 1)
         )
+
+    @cached_property
+    def _ranges_empty(self) -> Conditions:
+        """True if no line has its key in one of the ranges `unless`, with one index search for each range."""
+        other = self.tasks.alias("other")
+        bounds: list[sa.ColumnElement[str]]
+        if self._is_postgresql:
+            gap = rows_of("unless", first=sa.Text(), until=sa.Text())
+            bounds = [gap.c.first, gap.c.until]
+        else:
+            gap = sa.func.json_each(sa.bindparam("unless")).table_valued("value").alias("gap")
+            bounds = [sa.func.json_extract(gap.c.value, sa.literal_column(f"'$[{end}]'")) for end in (0, 1)]
+        first, until = bounds
+        in_gap = (other.c.queue == sa.bindparam("of_queue"), other.c.line >= first, other.c.line < until)
+        found = sa.select(other.c.line).where(*in_gap).order_by(other.c.line).limit(ONE)
+        each = (
+            sa.select(found.correlate(gap).scalar_subquery().label("line")).select_from(gap).subquery("found")
+        )
+        return (
+            sa.select(each.c.line).where(each.c.line.is_not(None)).limit(ONE).scalar_subquery().is_(None),
+        )
+
+    def _guard(self, ranges: int) -> Conditions:
+        """Return the condition that none of the ranges has a line; of none, if there are none."""
+        return {0: (), UP_TO_TWO: self._two_ranges_empty, ANY_NUMBER: self._ranges_empty}[ranges]
 
     @cached_property
     def take_only_line(self) -> dict[bool, PreparedStatement]:
@@ -215,7 +237,7 @@ class ClaimStatements(Statements):
     def _take_only_line(self, newest_first: bool) -> sa.Update:  # noqa: FBT001 - a key
         best = (
             sa.select(self.tasks.c.task_id)
-            .where(*self.young_in_line, *self._no_others)
+            .where(*self.young_in_line, *self._two_ranges_empty)
             .order_by(*self._best_first[newest_first])
             .limit(sa.bindparam("at_most"))
             .with_for_update(skip_locked=True)
@@ -224,28 +246,31 @@ class ClaimStatements(Statements):
         return update.values(self._taken_values).returning(*self.columns)
 
     @cached_property
-    def take_lines(self) -> Callable[[bool, int], PreparedStatement]:
+    def take_lines(self) -> Callable[[bool, int, int], PreparedStatement]:
         """Take the best tasks of several lines; each statement is built once per store."""
         return cache(self._take_lines)
 
-    def _take_lines(self, newest_first: bool, arms: int) -> PreparedStatement:  # noqa: FBT001 - a key
-        """Take up to `at_most` of the best tasks of several lines, in order, unless there are other lines.
+    def _take_lines(self, newest_first: bool, arms: int, ranges: int) -> PreparedStatement:  # noqa: FBT001
+        """Take up to `at_most` of the best tasks of several lines, in order, unless there are better lines.
 
         Args:
             newest_first: Whether the newest task of a line is served first.
             arms: Number of lines; 0 on PostgreSQL, which takes arrays.
+            ranges: In how many ranges there may be no line: 0, `UP_TO_TWO` or `ANY_NUMBER`.
         """
         tasks = self.tasks
         if self._is_postgresql:
             best = (
                 self._best_of_array(newest_first, is_taken=True)
-                .where(*self._no_others)
+                .where(*self._guard(ranges))
                 .limit(sa.bindparam("at_most"))
             )
             update = sa.update(tasks).where(self.at_places(best))
         else:
             best_ids = self._best_of_arms(newest_first, arms)
-            update = sa.update(tasks).where(self.in_queue, tasks.c.task_id.in_(best_ids), *self._no_others)
+            update = sa.update(tasks).where(
+                self.in_queue, tasks.c.task_id.in_(best_ids), *self._guard(ranges)
+            )
         return self.prepared(update.values(self._taken_values).returning(*self.columns))
 
     @cached_property
@@ -307,145 +332,298 @@ def _best_first(seen: sa.FromClause, *, newest_first: bool) -> tuple[sa.ColumnEl
     return (created.desc(), task_id.desc()) if newest_first else (created, task_id)
 
 
-class SqlLines(SqlCounts):
-    """Claims tasks, and previews the tasks that a claim would take."""
+class SqlReader(LimitedLines):
+    """Reads the lines of one queue: each time on its own, or in a transaction.
 
-    def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
-        super().__init__(database, schema, queue)
-        self.claim_sql = ClaimStatements.shared(schema, database.engine.dialect)
-        self.window = LineWindow(schema, database.engine.dialect)
-        self._stale_tasks = StaleTasks(database, schema, self.horizon, self.expired)
-        self.limited = LimitedLines(database, schema, self.window)
+    Attributes:
+        connection: The transaction; None if each statement commits on its own.
+    """
 
-    def candidates(
-        self, connection: sa.Connection, request: ClaimRequest, moment: ClaimMoment
-    ) -> Iterator[Stored]:
-        """Yield the claimable tasks of all lines, best first, each locked until the transaction ends."""
-        levels = self._levels(connection, request, self.window, is_claim=True)
-        return self._best_first(connection, request, moment, levels, self.claim_sql.page)
+    def __init__(
+        self,
+        lines: SqlLines,
+        queue: str,
+        connection: sa.Connection | None,
+        request: ClaimRequest | None = None,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            lines: The store.
+            queue: Name of the queue.
+            connection: The transaction; None if each statement commits on its own.
+            request: The claim in whose transaction it reads, and locks what it reads; None: it locks nothing.
+        """
+        self.connection = connection
+        self._lines = lines
+        self._queue = queue
+        self._request = request
+        self._of_queue = {"of_queue": queue}
+        self._record: Any = None
+
+    def _execute(self, statement: sa.Executable, parameters: Mapping[str, Any]) -> sa.CursorResult[Any]:
+        if self.connection is None:
+            raise TypeError("only in a transaction")
+        return self.connection.execute(statement, parameters)
+
+    def _find(self, name: str, parameters: Mapping[str, Any]) -> list[Any]:
+        if self.connection is None:
+            prepared = self._lines.window_sql.prepared_finds[name]
+            return [row[0] for row in self._lines.database.execute(prepared, parameters).rows]
+        return [*self._execute(self._lines.window_sql.finds[name], parameters).scalars()]
 
     @override
-    def peek(self, request: ClaimRequest) -> list[Task]:
-        def look(connection: sa.Connection) -> list[Task]:
-            # A separate window, so that this process's claims continue from the same place.
-            levels = self._levels(connection, request, self.window.copy())
-            shown = self._best_first(connection, request, request.moment(), levels, self.claim_sql.shown)
-            return [each.task for each in islice((each for each in shown if not each.problem), request.limit)]
+    def lines(self, after: str, until: str, count: int) -> list[str]:
+        where = self._of_queue | {"of_after": after, "of_until": until, "of_count": count}
+        is_look = self.connection is not None and self._request is None
+        passed = None if is_look or (after, until) != ("", END) else self._lines.horizon.known(self._queue)
+        if passed is None:
+            return sorted(self._find(FOLLOWING, where))
+        # While an old snapshot is open, remember the answer.
+        return sorted(passed.look_up(self._find, self._lines.horizon.monotonic(), FOLLOWING, where))
 
-        return self.database.read(look)
+    @override
+    def last_line(self, until: str) -> str | None:
+        return next(iter(self._find(LAST, self._of_queue | {"of_until": until})), None)
 
-    def _best_first(
-        self,
-        connection: sa.Connection,
-        request: ClaimRequest,
-        moment: ClaimMoment,
-        levels: Iterator[Sequence[Line]],
-        pages: Mapping[bool, sa.Select[Any]],
-        room: GroupRoom | None = None,
-    ) -> Iterator[Stored]:
-        for lines in levels:
-            level, groups = lines[0][0], [group for _level, group in lines]
-            share = max(1, request.limit // len(groups))
-            of_group = {
-                group: self._candidates_of(connection, request, moment, (level, group), share, pages)
-                for group in groups
-            }
-            yield from request.turns.interleave(level, of_group, room)
-
-    def _levels(
-        self, connection: sa.Connection, request: ClaimRequest, window: LineWindow, *, is_claim: bool = False
-    ) -> Iterator[Sequence[Line]]:
-        def read(name: str, parameters: Mapping[str, Any]) -> Sequence[Any]:
-            return connection.execute(window.sql.finds[name], parameters).scalars().all()
-
-        find: Find = self._remembering(request.queue, read) if is_claim else read
-        return window.levels(find, request.queue)
-
-    def _candidates_of(
-        self,
-        connection: sa.Connection,
-        request: ClaimRequest,
-        moment: ClaimMoment,
-        line: Line,
-        share: int,
-        pages: Mapping[bool, sa.Select[Any]],
-    ) -> Iterator[Stored]:
-        """Yield claimable tasks of a line, best first, from a small page and then a larger one."""
-        newest_first = self._newest_first(request, line, moment.now, connection)
-        parameters = in_time(request.queue, moment) | {"of_line": line_key(*line)}
+    @override
+    def page(
+        self, key: str, moment: ClaimMoment, count: int, looked: int, *, newest_first: bool
+    ) -> list[Stored]:
+        locks = self._request is not None
+        sql = self._lines.claim_sql
+        parameters = in_time(self._queue, moment)
+        parameters |= {"of_line": key, "at_most": count, "looked": looked}
         spans = [(parameters["created_after_us"], EVER_US)]
-        if pages is self.claim_sql.page:
+        if locks:  # beside an old snapshot, parts of a line may be known to be empty
 
             def probe(where: Mapping[str, Any]) -> Sequence[Any]:
-                return connection.execute(self.claim_sql.best[newest_first], where).all()
+                return self._execute(sql.best[newest_first], where).all()
 
-            (spans,) = self._spans(request, [line_key(*line)], newest_first, probe).values()
-        seen: set[str] = set()
-        larger = max(request.limit, SECOND_PAGE_ROWS)
-        for at_most, looked in ((share, share + SPARE_ROWS), (share + larger, larger + LOOKED_ROWS)):
-            for after_us, before_us in spans:
-                page = parameters | {"created_after_us": after_us, "created_before_us": before_us}
-                page |= {"at_most": at_most, "looked": looked}
-                rows = map(stored, connection.execute(pages[newest_first], page).all())
-                for each in sorted(rows, key=position, reverse=newest_first):
-                    if each.task.task_id not in seen:
-                        seen.add(each.task.task_id)
-                        yield each
+            spans = self._lines.spans(self._queue, moment, [key], newest_first, probe)[key]
+        found: list[Stored] = []
+        for after_us, before_us in spans:
+            page = parameters | {"created_after_us": after_us, "created_before_us": before_us}
+            rows = self._execute((sql.page if locks else sql.shown)[newest_first], page).all()
+            found += sorted(map(stored, rows), key=position, reverse=newest_first)
+        return found
 
-    def _newest_first(
-        self, request: ClaimRequest, line: Line, now: float, connection: sa.Connection | None = None
-    ) -> bool:
-        """Return whether to serve the newest task of a line first."""
-        oldest = partial(self.oldest_of_line, request, line, connection)
-        nearest = partial(self.nearest_of_line, request, line, connection)
-        return request.orders.newest_first(line, now, oldest, nearest)
-
-    def nearest_of_line(
-        self, request: ClaimRequest, line: Line, connection: sa.Connection | None = None
-    ) -> list[tuple[float, float]]:
-        """Return when tasks of a line were created, and their deadlines: of the queue's nearest ones."""
-        moment = request.moment()
-        page = on_agenda(request.queue, moment.deadline_after, moment.created_after, FIRST_TO_EXPIRE)
-        page["of_line"] = line_key(*line)
-        statement = self.waiting_sql.nearest_of_line
-        return in_seconds(
-            self.database.rows(statement, page)
-            if connection is None
-            else connection.execute(statement, page).all()
-        )
-
-    def oldest_of_line(
-        self, request: ClaimRequest, line: Line, connection: sa.Connection | None = None
-    ) -> float | None:
-        """Return when the oldest live task of a line was created, in seconds; None if no task is found."""
-        moment = request.moment()
-        where = live_in_line(request.queue, line, moment.created_after, moment.deadline_after)
-        if (passed := self.horizon.known(request.queue)) is not None:
-            spans = passed.spans(where["of_line"], where["created_after_us"], newest_first=False)
-            where["created_after_us"] = spans[0][0]
+    @override
+    def oldest_created(self, key: str, moment: ClaimMoment) -> float | None:
+        where = in_time(self._queue, moment) | {"of_line": key, "looked": LOOKED_ROWS, "at_most": 1}
+        if (passed := self._lines.horizon.known(self._queue)) is not None:
+            where["created_after_us"] = passed.spans(key, where["created_after_us"], newest_first=False)[0][0]
 
         def read(connection: sa.Connection) -> int | None:
-            return connection.execute(
-                self.claim_sql.oldest_of_line, where | {"looked": LOOKED_ROWS, "at_most": 1}
-            ).scalar()
+            return connection.execute(self._lines.claim_sql.oldest_of_line, where).scalar()
 
-        created_us = self.database.read(read) if connection is None else read(connection)
+        connection = self.connection
+        created_us = self._lines.database.read(read) if connection is None else read(connection)
         return None if created_us is None else created_us / 1e6
 
     @override
-    def claim(self, request: ClaimRequest) -> list[Task]:
-        passes_over = self.horizon.watches and self.horizon.passed(request.queue) is not None
-        # While an old snapshot is open, a check for other lines may read many dead entries.
-        window = None if passes_over else self.window.known(request.queue)
-        taken: list[Stored] = []
-        if window is not None and self.claim_sql.has_returning and not request.groups.has_limits:
-            taken += self._take_again(request, window)
-        if len(taken) < request.limit:
-            self._take_missing(request, taken)
-            if not taken and self.horizon.searches_again(request.queue):
-                self._take_missing(request, taken)
-            self.window.used(request.queue, len(taken))
-        return self._sound(taken)
+    def first_to_expire(self, key: str, moment: ClaimMoment) -> list[tuple[float, float]]:
+        page = on_agenda(self._queue, moment.deadline_after, moment.created_after, FIRST_TO_EXPIRE)
+        page["of_line"] = key
+        statement = self._lines.waiting_sql.nearest_of_line
+        if self.connection is None:
+            return in_seconds(self._lines.database.rows(statement, page))
+        return in_seconds(self._execute(statement, page).all())
+
+    @override
+    def take(self, found: Sequence[Stored], moment: ClaimMoment) -> list[Stored]:
+        chosen = [each for each in found if is_in_time(each.task, moment)]
+        if not chosen or self._request is None:
+            return []
+        listed = {"ids": [each.task.task_id for each in chosen]}
+        version = new_token()  # as in `SqlLines.take`: a repetition, too, may take a recovered task again
+        taken = listed | taken_parameters(self._request, moment) | {"version": version}
+        self._execute(self._lines.claim_sql.take, taken)
+        token = self._request.token
+        tasks = [replace(claimed(each.task, moment, token), request_token=version) for each in chosen]
+        return [Stored(task, each.problem) for task, each in zip(tasks, chosen, strict=True)]
+
+    def keep_others_out(self) -> None:
+        """Let no other claim within limits count or take until the transaction ends."""
+        dialect = self._lines.database.dialect
+        if dialect == "postgresql":
+            lock_id = zlib.crc32(self._lines.schema.tasks.name.encode()) ^ zlib.crc32(self._queue.encode())
+            self._execute(sa.select(sa.func.pg_advisory_xact_lock(lock_id)), {})
+        elif dialect in MYSQL:  # the record of starts is the lock; SQLite has one writer at a time
+            self.starts()
+
+    @override
+    def starts(self) -> Mapping[str, Sequence[Sequence[float]]]:
+        if self._record is None:
+            this = self._of_queue | {"of_name": STARTS}
+            read = self._lines.record_sql.read.with_for_update()
+            self._record = self._execute(read, this).one_or_none()
+            if self._record is None:
+                new = {"record": "{}", "version": new_token()}
+                self._execute(self._lines.record_sql.add, {"queue": self._queue, "name": STARTS} | new)
+                self._record = self._execute(read, this).one()
+        starts: dict[str, list[list[float]]] = json.loads(self._record.record)
+        return starts
+
+    @override
+    def keep_starts(self, values: Mapping[str, list[list[float]]]) -> None:
+        this = self._of_queue | {"of_name": STARTS, "of_version": self._record.version}
+        new = {"record": json_text(values), "version": new_token()}
+        self._execute(self._lines.record_sql.change, this | new)
+
+    @override
+    def running(self, names: Collection[str]) -> dict[str, int]:
+        found: Iterable[Any] = self._execute(
+            self._lines.limit_sql.of_groups, self._of_queue | {"of_names": [*names]}
+        )
+        return {row[0]: int(row[1]) for row in found}
+
+    @override
+    def running_below(self, name: str, separator: str) -> int:
+        # Two ranges, because names such as `acme-2` sort between `acme` and `acme/`.
+        below = {"of_first": name + separator, "of_last": name + separator + LAST_NAME}
+        return sum(
+            int(self._execute(self._lines.limit_sql.below, self._of_queue | names).scalar_one())
+            for names in ({"of_first": name, "of_last": name}, below)
+        )
+
+    @override
+    def running_by_group(self) -> dict[str, int]:
+        found: Iterable[Any] = self._execute(self._lines.limit_sql.by_group, self._of_queue)
+        return {row[0]: int(row[1]) for row in found}
+
+
+class SqlLines(SqlCounts):
+    """Takes tasks from their lines: by one statement, or in a transaction that locks them first."""
+
+    def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
+        super().__init__(database, schema, queue)
+        dialect = database.engine.dialect
+        self.claim_sql = ClaimStatements.shared(schema, dialect)
+        self.window_sql = WindowStatements.shared(schema, dialect)
+        self.limit_sql = LimitStatements.shared(schema, dialect)
+        self.record_sql = RecordStatements.shared(schema, dialect)
+        self.locks_to_take = not self.claim_sql.has_returning
+        self._stale_tasks = StaleTasks(database, schema, self.horizon, self.expired)
+
+    @override
+    def line_reader(self, queue: str) -> SqlReader:
+        self.horizon.passed(queue)  # looks for old snapshots, now and then
+        return SqlReader(self, queue, None)
+
+    @override
+    def look(self, queue: str, work: Callable[[LineReader], T]) -> T:
+        return self.database.read(lambda connection: work(SqlReader(self, queue, connection)))
+
+    @override
+    def searches_again(self, queue: str) -> bool:
+        return self.horizon.searches_again(queue)
+
+    @override
+    def clear_stale(self, queue: str, now: float) -> int:
+        cleared = self._stale_tasks.leave_lines(queue, now, STALE_ROWS)
+        if cleared and (passed := self.horizon.known(queue)) is not None:
+            passed.lines.clear()  # a search may have ended among the stale tasks
+        return cleared
+
+    @override
+    def take(self, request: ClaimRequest, choice: Choice) -> list[Task]:
+        lines, unless = choice.lines, choice.unless
+        if unless and self.horizon.watches and self.horizon.passed(request.queue) is not None:
+            return []  # while an old snapshot is open, a check of the ranges may read many dead entries
+        if self.database.dialect == "postgresql":
+            statement, which = self._for_postgresql(request, choice)
+        else:
+            arms = 1 << (len(lines) - 1).bit_length()
+            kind, ranges = _condition(unless)
+            statement = self.claim_sql.take_lines(choice.newest_first, arms, kind)
+            which = dict(ranges)
+            surplus = [("", 0)] * (arms - len(lines))  # they take nothing
+            for arm, (line, count) in enumerate([*lines.items(), *surplus]):
+                which[f"line_{arm}"], which[f"count_{arm}"] = line, count
+        parameters = {
+            **taken_parameters(request, request.moment()),
+            # A claim slower than its lease may take a task that a sweep has recovered in between, again under
+            # its lease token. Another sweep that read the lost lease must not mistake the new one for it.
+            "version": new_token(),
+            **which,
+            "looked": choice.limit + max(MIN_LOOKED_ROWS, LOOKED_ROWS // len(lines)),
+            "at_most": choice.limit,
+        }
+        result = self.database.execute(statement, parameters, committed_earlier=self.claim_sql.prepared_taken)
+        taken = list(map(stored, result.rows))
+        unreadable = [each for each in taken if each.problem is not None]
+        return self._sound(taken) if unreadable else [each.task for each in taken]
+
+    def _for_postgresql(
+        self, request: ClaimRequest, choice: Choice
+    ) -> tuple[PreparedStatement, dict[str, Any]]:
+        """Return the statement that takes from lines, and the parameters that name the lines."""
+        lines, newest_first, unless = choice.lines, choice.newest_first, choice.unless
+        kind, ranges = _condition(unless)
+        if len(lines) == 1 and kind == UP_TO_TWO:
+            return self.claim_sql.take_only_line[newest_first], {**ranges, "of_line": next(iter(lines))}
+
+        def run(parameters: Mapping[str, Any]) -> Sequence[Any]:
+            return self.database.execute(self.claim_sql.prepared_best[newest_first], parameters).rows
+
+        spans = self.spans(request.queue, request.moment(), lines, newest_first, run)
+        which = _arrays("wanted", lines.items(), "line", "count") | _span_arrays(spans)
+        if unless:
+            which |= _arrays("unless", unless, "first", "until")
+        return self.claim_sql.take_lines(newest_first, 0, ANY_NUMBER if unless else 0), which
+
+    def spans(
+        self,
+        queue: str,
+        moment: ClaimMoment,
+        lines: Iterable[str],
+        newest_first: bool,  # noqa: FBT001 - a key of the statements
+        run: Callable[[Mapping[str, Any]], Sequence[Any]],
+    ) -> dict[str, list[Span]]:
+        """Return the creation times between which to search each line, in order.
+
+        Args:
+            queue: Name of the queue.
+            moment: The times of the claim.
+            lines: The lines.
+            newest_first: The order.
+            run: Runs `ClaimStatements.best`, to find empty parts.
+        """
+        passed = self.horizon.known(queue)
+        after_us = microseconds(moment.created_after)
+        if passed is None:
+            return {line: [(after_us, EVER_US)] for line in lines}
+
+        def probe(spans: Mapping[str, Sequence[Span]]) -> dict[str, int]:
+            where = in_time(queue, moment) | {"looked": LOOKED_ROWS}
+            where |= _arrays("wanted", [(line, 1) for line in spans], "line", "count")
+            return {row[0]: row[1] for row in run(where | _span_arrays(spans))}
+
+        until_us = microseconds(moment.now) - COMMIT_US
+        began = self.horizon.monotonic()
+        if due := passed.to_probe(lines, began):
+            passed.find_out(due, (after_us, until_us), probe, newest_first=newest_first)
+            passed.search_seconds = max(passed.search_seconds, self.horizon.monotonic() - began)
+        return {line: passed.spans(line, after_us, newest_first=newest_first) for line in lines}
+
+    @override
+    def take_locked(self, request: ClaimRequest, work: Callable[[LimitedLines], list[Stored]]) -> list[Task]:
+        first = request.moment()
+        self.horizon.passed(request.queue)  # before this takes a connection
+
+        def take(connection: sa.Connection) -> list[Stored]:
+            reader = SqlReader(self, request.queue, connection, request)
+            if request.groups.has_limits:
+                reader.keep_others_out()
+            return work(reader)
+
+        def taken_earlier(connection: sa.Connection) -> list[Stored]:
+            parameters = taken_parameters(request, request.moment())
+            parameters["lease_from_us"] = microseconds(first.lease_until)
+            return list(map(stored, connection.execute(self.claim_sql.taken, parameters).all()))
+
+        return self._sound(self.database.transaction(take, committed_earlier=taken_earlier))
 
     def _sound(self, taken: Sequence[Stored]) -> list[Task]:
         """Return the tasks that can be read; make dead letters of the others."""
@@ -462,295 +640,16 @@ class SqlLines(SqlCounts):
         except Conflict:
             logger.warning("task %s changed before it could become a dead letter", task.task_id)
 
-    def _take_missing(self, request: ClaimRequest, taken: list[Stored]) -> None:
-        """Find lines, and take tasks from them up to the limit."""
-        limited = request.groups.has_limits
-        take = self._take_by_statements if self.claim_sql.has_returning else self._take_in_transaction
-        if limited:
-            take = self._take_within_limits
-        for _ in range(MAX_LOOKS):
-            if len(taken) >= request.limit:
-                break
-            found_lines = take(request, taken)
-            is_short = found_lines and len(taken) < request.limit
-            request.effort.bounded = is_short and self.clear_stale(request) > 0
-            if not request.effort.bounded:
-                break
-        if not limited:  # a claim within limits searches every line
-            request.effort.bounded |= self.window.is_partial(request.queue)
-        request.effort.bounded &= len(taken) < request.limit
 
-    def clear_stale(self, request: ClaimRequest) -> int:
-        """Remove a portion of the tasks past their deadline from their lines; return how many."""
-        cleared = self._stale_tasks.leave_lines(request.queue, request.clock(), STALE_ROWS)
-        if cleared and (passed := self.horizon.known(request.queue)) is not None:
-            passed.lines.clear()  # a search may have ended among the stale tasks
-        return cleared
-
-    def _take_again(self, request: ClaimRequest, window: Window) -> list[Stored]:
-        """Take from the lines of an earlier claim, unless other lines have appeared."""
-        if len(window.groups) > 1:
-            counts = _asked(request.turns.plan(window.level, window.groups, request.limit))
-            found = self._take(request, window.level, counts, window.others, [])
-            window.turns_left -= len(found)
-            return found
-        level, group = window.level, window.groups[0]
-        newest_first = request.orders.constant
-        if newest_first is None:
-            (newest_first,) = self._by_order(request, level, {group: 1})
-        lines = {window.only_line: request.limit}
-        found = self._take_lines(request, newest_first, lines, window.others, request.limit)
-        if len(found) > 1:
-            found.sort(key=position, reverse=newest_first)
-        request.turns.record(level, group, len(found))
-        return found
-
-    def _take_by_statements(self, request: ClaimRequest, taken: list[Stored]) -> bool:
-        """Find lines and take from them, committing each statement; return whether there are lines."""
-        found_lines = False
-        for lines in self.window.levels(self._remembering(request.queue, self._find), request.queue):
-            found_lines = True
-            self._take_from_level(request, lines, taken)
-            if len(taken) >= request.limit:
-                break
-        return found_lines
-
-    def _remembering(self, queue: str, find: Find) -> Find:
-        """Return `find`; while an old snapshot is open, it remembers its answers, unless lines are many."""
-        passed = self.horizon.known(queue)
-        if passed is None or self.window.is_partial(queue):
-            return find
-        return partial(passed.look_up, find, self.horizon.monotonic())
-
-    def _find(self, name: str, parameters: Mapping[str, Any]) -> list[Any]:
-        return [
-            row[0] for row in self.database.execute(self.window.sql.prepared_finds[name], parameters).rows
-        ]
-
-    def _take_from_level(self, request: ClaimRequest, lines: Sequence[Line], taken: list[Stored]) -> None:
-        level, groups = lines[0][0], [group for _level, group in lines]
-        for number in range(1, MAX_ROUNDS + 1):
-            turns = request.turns.plan(level, groups, request.limit - len(taken))
-            counts = _asked(turns, every=number == MAX_ROUNDS)
-            found = self._take(request, level, counts, NO_OTHERS, taken)
-            taken += found
-            served = [each.task.group for each in found]
-            groups = [
-                group for group in groups if group not in counts or served.count(group) == counts[group]
-            ]
-            if not groups or len(taken) >= request.limit:
-                return
-
-    def _take(
-        self,
-        request: ClaimRequest,
-        level: int,
-        counts: Mapping[str | None, int],
-        others: Mapping[str, str],
-        taken: list[Stored],
-    ) -> list[Stored]:
-        """Take tasks of the lines of a level in turns, in one statement if all lines have the same order."""
-        found: defaultdict[str | None, list[Stored]] = defaultdict(list)
-        missing = request.limit - len(taken)
-        for newest_first, asked in self._by_order(request, level, counts).items():
-            at_most = min(missing, sum(asked.values()))
-            lines = {line_key(level, group): count for group, count in asked.items()}
-            rows = self._take_lines(request, newest_first, lines, others, at_most)
-            for each in _new(sorted(rows, key=position, reverse=newest_first), taken):
-                found[each.task.group].append(each)
-                missing -= 1
-        if len(found) == 1:
-            ((group, only),) = found.items()
-            request.turns.record(level, group, len(only))
-            return only
-        # In the order of the plan, as if each task were claimed on its own.
-        in_turn = {group: iter(found[group]) for group in counts if group in found}
-        return list(request.turns.interleave(level, in_turn))
-
-    def _by_order(
-        self, request: ClaimRequest, level: int, counts: Mapping[str | None, int]
-    ) -> dict[bool, dict[str | None, int]]:
-        """Return the lines grouped by whether their newest task is served first."""
-        now = request.clock()
-        by_order: dict[bool, dict[str | None, int]] = {}
-        for group, count in counts.items():
-            line = (level, group)
-            newest_first = self._newest_first(request, line, now)
-            by_order.setdefault(newest_first, {})[group] = count
-        return by_order
-
-    def _take_lines(
-        self,
-        request: ClaimRequest,
-        newest_first: bool,  # noqa: FBT001 - a key of the statements
-        lines: Mapping[str, int],
-        others: Mapping[str, str],
-        at_most: int,
-    ) -> list[Stored]:
-        if self.database.dialect == "postgresql":
-            is_only_line = others is not NO_OTHERS
-            statement, which = self._for_postgresql(request, lines, newest_first, is_only_line)
-        else:
-            arms = 1 << (len(lines) - 1).bit_length()
-            statement = self.claim_sql.take_lines(newest_first, arms)
-            which = {}
-            surplus = [("", 0)] * (arms - len(lines))  # they take nothing
-            for arm, (line, count) in enumerate([*lines.items(), *surplus]):
-                which[f"line_{arm}"], which[f"count_{arm}"] = line, count
-        moment = request.moment()
-        parameters = {
-            **in_time(request.queue, moment),
-            **taken_parameters(request, moment),
-            # A claim slower than its lease may take a task that a sweep has recovered in between, again under
-            # its lease token. Another sweep that read the lost lease must not mistake the new one for it.
-            "version": new_token(),
-            **which,
-            **others,
-            "looked": at_most + max(MIN_LOOKED_ROWS, LOOKED_ROWS // len(lines)),
-            "at_most": at_most,
-        }
-        result = self.database.execute(statement, parameters, committed_earlier=self.claim_sql.prepared_taken)
-        return list(map(stored, result.rows))
-
-    def _for_postgresql(
-        self,
-        request: ClaimRequest,
-        lines: Mapping[str, int],
-        newest_first: bool,  # noqa: FBT001 - a key of the statements
-        is_only_line: bool,  # noqa: FBT001 - whether to check for others
-    ) -> tuple[PreparedStatement, dict[str, Any]]:
-        """Return the statement that takes from lines, and the parameters that name the lines."""
-        if is_only_line and len(lines) == 1:
-            return self.claim_sql.take_only_line[newest_first], {"of_line": next(iter(lines))}
-
-        def run(statement: PreparedStatement, parameters: Mapping[str, Any]) -> Sequence[Any]:
-            return self.database.execute(statement, parameters).rows
-
-        probe = partial(run, self.claim_sql.prepared_best[newest_first])
-        spans = self._spans(request, lines, newest_first, probe)
-        which = _arrays("wanted", lines.items(), "line", "count") | _span_arrays(spans)
-        return self.claim_sql.take_lines(newest_first, 0), which
-
-    def _spans(
-        self,
-        request: ClaimRequest,
-        lines: Iterable[str],
-        newest_first: bool,  # noqa: FBT001 - a key of the statements
-        run: Callable[[Mapping[str, Any]], Sequence[Any]],
-    ) -> dict[str, list[Span]]:
-        """Return the creation times between which to search each line, in order.
-
-        Args:
-            request: The claim.
-            lines: The lines.
-            newest_first: The order.
-            run: Runs `ClaimStatements.best`, to find empty parts.
-        """
-        moment, passed = request.moment(), self.horizon.known(request.queue)
-        after_us = microseconds(moment.created_after)
-        if passed is None:
-            return {line: [(after_us, EVER_US)] for line in lines}
-
-        def probe(spans: Mapping[str, Sequence[Span]]) -> dict[str, int]:
-            where = in_time(request.queue, moment) | {"looked": LOOKED_ROWS}
-            where |= _arrays("wanted", [(line, 1) for line in spans], "line", "count")
-            return {row[0]: row[1] for row in run(where | _span_arrays(spans))}
-
-        until_us = microseconds(moment.now) - COMMIT_US
-        began = self.horizon.monotonic()
-        if due := passed.to_probe(lines, began):
-            passed.find_out(due, (after_us, until_us), probe, newest_first=newest_first)
-            passed.search_seconds = max(passed.search_seconds, self.horizon.monotonic() - began)
-        return {line: passed.spans(line, after_us, newest_first=newest_first) for line in lines}
-
-    def _take_in_transaction(self, request: ClaimRequest, taken: list[Stored]) -> bool:
-        """Lock and take the best tasks of the lines in a transaction; return whether there are lines.
-
-        For databases whose UPDATE cannot return the changed rows.
-        """
-        first = request.moment()
-        found_lines = False
-
-        def take(connection: sa.Connection) -> list[Stored]:
-            nonlocal found_lines
-            candidates = self.candidates(connection, request, request.moment())
-            found = list(islice(candidates, request.limit - len(taken)))
-            found_lines = bool(found) or self.window.known_lines(request.queue)
-            return self._take_locked(connection, request, found, request.moment())
-
-        found = self.database.transaction(
-            take, committed_earlier=partial(self._claimed_earlier, request=request, first=first)
-        )
-        taken += _new(found, taken)
-        return found_lines
-
-    def _take_within_limits(self, request: ClaimRequest, taken: list[Stored]) -> bool:
-        """Take the best tasks of the groups that have room; return whether there are lines.
-
-        One claim of the queue counts and takes at a time, so that no limit is exceeded.
-        """
-        first = request.moment()
-
-        def take(connection: sa.Connection) -> list[Stored]:
-            claim = self.limited.begin(connection, request)
-            levels = self.limited.levels(claim)
-            moment = request.moment()
-            candidates = self._best_first(
-                connection, request, moment, levels, self.claim_sql.page, claim.room
-            )
-            found = list(islice(candidates, request.limit - len(taken)))
-            moment = request.moment()  # the search took time
-            self.limited.end(claim, moment.now)
-            return self._take_locked(connection, request, found, moment)
-
-        earlier = partial(self._claimed_earlier, request=request, first=first)
-        found = self.database.transaction(take, committed_earlier=earlier)
-        taken += _new(found, taken)
-        return True
-
-    def _take_locked(
-        self, connection: sa.Connection, request: ClaimRequest, found: Sequence[Stored], moment: ClaimMoment
-    ) -> list[Stored]:
-        chosen = [each for each in found if is_in_time(each.task, moment)]
-        if not chosen:
-            return []
-        listed = {"of_queue": request.queue, "ids": [each.task.task_id for each in chosen]}
-        version = new_token()  # as in `_take_lines`: a repetition, too, may take a recovered task again
-        taken = listed | taken_parameters(request, moment) | {"version": version}
-        connection.execute(self.claim_sql.take, taken)
-        tasks = [replace(claimed(each.task, moment, request.token), request_token=version) for each in chosen]
-        return [Stored(task, each.problem) for task, each in zip(tasks, chosen, strict=True)]
-
-    def _claimed_earlier(
-        self, connection: sa.Connection, request: ClaimRequest, first: ClaimMoment
-    ) -> list[Stored]:
-        """Return the tasks that an earlier attempt of this claim, begun at `first`, took; best first."""
-        moment = request.moment()
-
-        def rank(each: Stored) -> tuple[int, float, str]:
-            task = each.task
-            line = (task.priority, task.group)
-            newest_first = self._newest_first(request, line, moment.now, connection)
-            return -task.priority, -task.created if newest_first else task.created, task.task_id
-
-        parameters = {"of_queue": request.queue} | taken_parameters(request, moment)
-        parameters["lease_from_us"] = microseconds(first.lease_until)
-        return sorted(map(stored, connection.execute(self.claim_sql.taken, parameters)), key=rank)
-
-
-def _new(found: Iterable[Stored], taken: list[Stored]) -> list[Stored]:
-    """Return the tasks that were not taken before; put the others in place of their older versions.
-
-    A claim slower than its lease may take a task again that was recovered in between.
-    """
-    places = {each.task.task_id: place for place, each in enumerate(taken)}
-    new = []
-    for each in found:
-        if (place := places.get(each.task.task_id)) is None:
-            new.append(each)
-        else:
-            taken[place] = each
-    return new
+@lru_cache
+def _condition(unless: tuple[Range, ...]) -> tuple[int, dict[str, str]]:
+    """Return which condition of `ClaimStatements.take_lines` checks ranges, and its parameters."""
+    if not unless:
+        return 0, {}
+    if len(unless) > UP_TO_TWO:
+        return ANY_NUMBER, {"unless": json.dumps(unless)}
+    (from_0, until_0), (from_1, until_1) = (*unless, (END, END))[:2]
+    return UP_TO_TWO, {"from_0": from_0, "until_0": until_0, "from_1": from_1, "until_1": until_1}
 
 
 def in_time(queue: str, moment: ClaimMoment) -> dict[str, Any]:
@@ -763,9 +662,12 @@ def in_time(queue: str, moment: ClaimMoment) -> dict[str, Any]:
 
 
 def taken_parameters(request: ClaimRequest, moment: ClaimMoment) -> dict[str, Any]:
-    """Return the values that a claim writes: one token for all tasks that it takes."""
+    """Return the parameters of live tasks, and the values that a claim writes: one token for all tasks."""
     lease_until_us = round(moment.lease_until * 1e6)
     return {
+        "of_queue": request.queue,
+        "created_after_us": round(moment.created_after * 1e6),
+        "deadline_after_us": round(moment.deadline_after * 1e6),
         "now_us": round(moment.now * 1e6),
         "token": request.token,
         "lease_from_us": lease_until_us,
@@ -793,10 +695,3 @@ def _arrays(name: str, rows: Iterable[Sequence[Any]], *columns: str) -> dict[str
 def _span_arrays(spans: Mapping[str, Sequence[Span]]) -> dict[str, list[Any]]:
     rows = [(line, *span) for line, of_line in spans.items() for span in of_line]
     return _arrays("span", rows, "line", "after_us", "before_us")
-
-
-def _asked(turns: Mapping[str | None, int], *, every: bool = False) -> dict[str | None, int]:
-    """Return how many tasks to take from each line: the lines whose turn it is, and a few in reserve."""
-    in_turn = sum(1 for count in turns.values() if count)
-    number = len(turns) if every else max(MIN_ASKED, 1 << (in_turn - 1).bit_length())
-    return {group: max(1, count) for group, count in islice(turns.items(), number)}

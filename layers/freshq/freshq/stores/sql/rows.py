@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq.model.answers import PutOutcome
 from freshq.model.fields import FIELDS, NEVER, REMEMBERED_PUTS, FieldType, SetBy
 from freshq.model.task import Task, TaskStatus, make_task
 from freshq.policy.shedding import ShedReason
+from freshq.stores.base import Stored
+from freshq.stores.lines import line_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -95,31 +97,9 @@ def outcome_of(token: str, remembered: str) -> PutOutcome | None:
     return None
 
 
-class Stored(NamedTuple):
-    """A task as read from its row.
-
-    Attributes:
-        task: The task. If its payload cannot be decoded, the payload is the stored text.
-        problem: Why the payload cannot be decoded; None if it can.
-    """
-
-    task: Task
-    problem: str | None
-
-
 def microseconds(seconds: float) -> int:
     """Return a time in whole microseconds, as the tables store it."""
     return round(seconds * 1e6)
-
-
-def line_key(priority: int, group: str | None) -> str:
-    """Return a line's stored form: its priority level (one digit), then its group."""
-    return f"{priority}{group or ''}"
-
-
-def parse_line(key: str) -> tuple[int, str | None]:
-    """Return the priority level and the group of a stored line."""
-    return int(key[0]), key[1:] or None
 
 
 def _state_values(task: Task) -> tuple[Any, ...]:

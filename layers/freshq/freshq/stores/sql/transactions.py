@@ -24,7 +24,7 @@ from freshq.model.validation import result_and_text
 from freshq.stores.base import Conflict, Guard, HeldTask, LentConnection, Transactions
 from freshq.stores.sql.database import default_settings, use_own_settings
 from freshq.stores.sql.forks import refuse_inherited_by
-from freshq.stores.sql.lines import is_in_time
+from freshq.stores.sql.lines import SqlReader, is_in_time
 from freshq.stores.sql.migrations import MIGRATIONS, apply_missing
 from freshq.stores.sql.schema import schema
 from freshq.stores.sql.tasks import as_dead_letter
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from freshq.model.answers import PutOutcome
     from freshq.model.task import Task
-    from freshq.stores.base import CallersConnection, OnConflict, SettlingContext
-    from freshq.stores.lines import ClaimRequest
+    from freshq.stores.base import CallersConnection, HeldSearch, OnConflict, SettlingContext
     from freshq.stores.sql.database import Runner
     from freshq.stores.sql.lines import SqlLines
     from freshq.stores.sql.tasks import SqlTasks
@@ -100,20 +99,16 @@ class SqlTransactions(Transactions):
 
     @override
     @contextmanager
-    def hold(
-        self,
-        request: Callable[[], ClaimRequest],
-        context: SettlingContext,
-        shed_version: Callable[[Task], Task | None],
-    ) -> Iterator[HeldTask | None]:
+    def hold(self, search: HeldSearch, context: SettlingContext) -> Iterator[HeldTask | None]:
         # A failed block rolls back to a savepoint: the row stays locked until the attempt is stored.
         with ExitStack() as transaction:
-            row, passed_over = self._lock_best(transaction, request(), context, shed_version)
+            row, passed_over = self._lock_best(transaction, search, context)
             if row is None:
                 with self._kept(transaction):
                     transaction.close()  # upkeep needs its own transactions
-                if passed_over + self._lines.clear_stale(request()) + context.bring_in_due():
-                    row, _ = self._lock_best(transaction, request(), context, shed_version)
+                cleared = self._lines.clear_stale(search.request().queue, context.now())
+                if passed_over + cleared + context.bring_in_due():
+                    row, _ = self._lock_best(transaction, search, context)
             if row is None:
                 yield None
                 return
@@ -142,11 +137,7 @@ class SqlTransactions(Transactions):
                 raise
 
     def _lock_best(
-        self,
-        transaction: ExitStack,
-        request: ClaimRequest,
-        context: SettlingContext,
-        shed_version: Callable[[Task], Task | None],
+        self, transaction: ExitStack, search: HeldSearch, context: SettlingContext
     ) -> tuple[_LockedRow | None, int]:
         """Begin a transaction and lock the best task; shed or discard unfit tasks before it.
 
@@ -155,10 +146,12 @@ class SqlTransactions(Transactions):
         """
         passed_over: list[Task] = []
         locked: _LockedRow | None = None
+        request = search.request()
         self._lines.horizon.passed(request.queue)  # before this takes a connection
         with self._kept(transaction):
             connection, held = transaction.enter_context(self._tasks.database.held_transaction())
-            for each in self._lines.candidates(connection, request, request.moment()):
+            reader = SqlReader(self._lines, request.queue, connection, request)
+            for each in search.candidates(reader, request):
                 moment = request.moment()
                 if not is_in_time(each.task, moment):
                     continue
@@ -166,7 +159,7 @@ class SqlTransactions(Transactions):
                 if each.problem is not None:
                     changed: Task | None = as_dead_letter(taken, each.problem, context.now())
                 else:
-                    changed = shed_version(taken)
+                    changed = search.shed_version(taken)
                 if changed is None:
                     guard = Guard(TaskStatus.PENDING, request_token=each.task.request_token)
                     keep_clock(taken, context.now)

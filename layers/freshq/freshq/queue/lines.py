@@ -1,0 +1,344 @@
+"""The lines that this process knows, and what a claim asks of them. Pure: whoever reads lines is an argument.
+
+A line is a group within a priority level, and has a key that sorts by level, then by group. Claims serve the
+levels from high to low, and within a level the groups in turn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from freshq.model.forks import new_lock
+from freshq.policy.groups import GroupRoom, StartLog
+from freshq.stores.lines import END, NEXT, parse_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from freshq.model.task import Task
+    from freshq.policy.groups import Group, GroupRules
+    from freshq.stores.base import LimitedLines, LineReader
+    from freshq.stores.lines import ClaimRequest, LineTurns, Range
+
+# Lines that one claim knows: of all levels, or of each if there are more. Enough for fair turns, few enough
+# for a claim of a millisecond.
+WINDOW_LINES: Final = 64
+# Minimum number of lines that a claim asks at a time, if there are that many: the first may be empty by then.
+MIN_ASKED: Final = 4
+# How long a process uses its list of the lines of groups with room, if there are too many for a window.
+OPEN_SECONDS: Final = 1.0
+# Lines of such a list that one call finds: MariaDB ends a recursion after a thousand steps.
+PAGE_LINES: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Lines of one priority level.
+
+    Attributes:
+        number: The priority level.
+        keys: The keys of the lines by group, ascending.
+        unless: Ranges of keys in which no better line may be; empty if the lines were just read.
+    """
+
+    number: int
+    keys: Mapping[Group, str]
+    unless: tuple[Range, ...] = ()
+
+
+def gaps(level: int, keys: Sequence[str]) -> tuple[Range, ...]:
+    """Return the ranges of keys in which a line would be a better one than all lines of a level, or one more.
+
+    Args:
+        level: The level.
+        keys: The keys of all its lines, ascending.
+    """
+    ranges: list[Range] = []
+    after = str(level)
+    for key in keys:
+        if after < key:
+            ranges.append((after, key))
+        after = key + NEXT
+    return (*ranges, (after, END))
+
+
+def by_group(keys: Iterable[str]) -> dict[Group, str]:
+    """Return the keys of lines of one level by their groups."""
+    return {parse_line(key)[1]: key for key in keys}
+
+
+class LineBook:
+    """The lines of one queue, as far as one process has seen them. Thread-safe.
+
+    Up to `WINDOW_LINES` lines are all known; a claim asks those of the highest level, unless a line has
+    appeared in a gap between them or above. If there are more, each level shows a window, which moves on once
+    each of its lines could have had a turn: until then claims only see new levels.
+
+    Attributes:
+        left_out: Whether the last look left out lines of a level.
+    """
+
+    def __init__(self, turns: LineTurns) -> None:
+        """Know no line.
+
+        Args:
+            turns: Decides which group of a level is served next.
+        """
+        self._turns = turns
+        self._lock = new_lock()
+        # The highest level with lines at the last look; None if there was none, or no look.
+        self._known: Level | None = None
+        # How many tasks to take before the next look, if it has more lines than are known.
+        self._turns_left = inf
+        # Whether the lines of all levels were too many for a window.
+        self._is_partial = False
+        self.left_out = False
+        # The last line of the last window of each level.
+        self._cursors: dict[int, str] = {}
+        # False while each look finds other lines: then a claim that asks known lines would ask in vain.
+        self._is_steady = True
+
+    def copy(self, turns: LineTurns) -> LineBook:
+        """Return an independent copy with other turns, for a peek."""
+        copied = LineBook(turns)
+        with self._lock:
+            copied._cursors, copied._is_partial = dict(self._cursors), self._is_partial
+        return copied
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the lines of all levels were too many for a window."""
+        return self._is_partial
+
+    def is_whole(self) -> None:
+        """Note that the lines of all levels fit a window."""
+        self._is_partial = False
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether the last look found lines."""
+        return self._known is not None
+
+    def choose(self, count: int) -> tuple[Level, dict[Group, int]] | None:
+        """Return the known lines, and what to ask of them for some tasks; None if a claim must look first."""
+        level = self._known
+        if level is None or not self._is_steady or self._turns_left <= 0:
+            return None
+        if len(level.keys) == 1:
+            return level, dict.fromkeys(level.keys, count)
+        return level, self.ask(level, [*level.keys], count)
+
+    def look(self, reader: LineReader) -> Iterator[Level]:
+        """Yield the lines of each level, the highest level first: all lines if they fit a window."""
+        with self._lock:
+            earlier, self._known = self._known, None
+        is_first = True
+        for number, keys, is_whole in self._levels(reader):
+            level = Level(number, by_group(keys))
+            if is_first:
+                self._note(level, earlier, is_whole=is_whole)
+            is_first = False
+            yield level
+
+    def _note(self, level: Level, earlier: Level | None, *, is_whole: bool) -> None:
+        """Remember the lines of the highest level, all of them if `is_whole`."""
+        keys = level.keys.values()
+        above = chr(ord("0") + level.number + 1)
+        unless = gaps(level.number, sorted(keys)) if is_whole else ((above, END),)
+        is_same = earlier is None or {*keys} <= {*earlier.keys.values()}
+        with self._lock:
+            self._known = replace(level, unless=unless)
+            self._turns_left = inf if is_whole else len(keys)
+            self._is_steady = is_same or not is_whole
+
+    def _levels(self, reader: LineReader) -> Iterator[tuple[int, list[str], bool]]:
+        """Yield the keys of the lines of each level, the highest level first, and whether these are all."""
+        if not self._is_partial:
+            keys = reader.lines("", END, WINDOW_LINES + 1)
+            if len(keys) <= WINDOW_LINES:
+                self.left_out = False
+                levels = [(digit, [*level]) for digit, level in groupby(keys, key=lambda key: key[0])]
+                yield from ((int(digit), level, True) for digit, level in reversed(levels))
+                return
+            self._is_partial = True
+        self.left_out = False
+        seen, until, last = 0, END, reader.last_line(END)
+        while last is not None:
+            number = int(last[0])
+            below = reader.last_line(str(number))
+            keys = self._window(reader, number, below or "", until)
+            seen += len(keys)
+            is_whole = len(keys) < WINDOW_LINES
+            self.left_out |= not is_whole
+            if keys:
+                yield number, keys, is_whole
+            until, last = str(number), below
+        if seen < WINDOW_LINES:
+            self._is_partial = False
+
+    def _window(self, reader: LineReader, number: int, start: str, until: str) -> list[str]:
+        """Return the lines of a level that follow its last window, wrapping around."""
+        after = max(start, self._cursors.get(number, start))
+        keys = reader.lines(after, until, WINDOW_LINES)
+        if len(keys) < WINDOW_LINES and after != start:
+            wrapped = reader.lines(start, until, WINDOW_LINES - len(keys))
+            keys = [*keys, *(key for key in wrapped if key <= after)]
+        if keys:
+            self._cursors[number] = keys[-1]
+        return keys
+
+    def ask(
+        self, level: Level, groups: Sequence[Group], count: int, *, every: bool = False
+    ) -> dict[Group, int]:
+        """Return how many tasks to take from which lines of a level, in turn: a few lines more than needed.
+
+        Args:
+            level: The level.
+            groups: The groups whose lines may have tasks.
+            count: How many tasks are wanted.
+            every: Whether to ask every line for at least one.
+        """
+        if len(groups) == 1:
+            return {groups[0]: count}
+        turns = self._turns.plan(level.number, groups, count)
+        in_turn = sum(1 for wanted in turns.values() if wanted)
+        number = len(turns) if every else max(MIN_ASKED, 1 << (in_turn - 1).bit_length())
+        return {group: max(1, wanted) for group, wanted in islice(turns.items(), number)}
+
+    def in_turn(self, level: Level, asked: Mapping[Group, int], tasks: list[Task]) -> list[Task]:
+        """Return the tasks that were taken from a level in the order of claims, and count their turns.
+
+        Args:
+            level: The level.
+            asked: What `ask` returned.
+            tasks: The tasks, those of each line in its order.
+        """
+        self._turns_left -= len(tasks)
+        groups = {task.group for task in tasks}
+        if len(groups) == 1:
+            self._turns.record(level.number, tasks[0].group, len(tasks))
+            return tasks
+        # In the order of the plan, as if each task were claimed on its own.
+        lines = {
+            group: iter([task for task in tasks if task.group == group]) for group in asked if group in groups
+        }
+        return list(self._turns.interleave(level.number, lines))
+
+
+def place_in_line(task: Task) -> tuple[float, str]:
+    """Return the place of a task in its line."""
+    return task.created, task.task_id
+
+
+class OpenLines:
+    """The lines of groups that have room, as seen by the claims of one process. Thread-safe."""
+
+    def __init__(self, book: LineBook) -> None:
+        self._book = book
+        self._lock = new_lock()
+        # When to list the lines again, the rules, and the keys of the lines of groups that had room.
+        self._open: tuple[float, GroupRules | None, list[str]] = (0.0, None, [])
+
+    def levels(self, claim: LimitedClaim, now: float) -> Iterator[Level]:
+        """Yield lines of each level, the highest level first, of groups that may have room.
+
+        Args:
+            claim: The claim.
+            now: Current time by a clock that is never set, in seconds.
+        """
+        if not self._book.is_partial:
+            levels = list(self._book.look(claim.reader))
+            if not self._book.left_out:
+                for level in levels:
+                    claim.count([*level.keys])
+                    yield level
+                return
+        renew = False
+        while True:
+            keys, is_new = self._keys(claim, now, renew=renew)
+            yield from self._counted(claim, keys)
+            if is_new:
+                return
+            renew = True
+
+    @staticmethod
+    def _counted(claim: LimitedClaim, keys: Sequence[str]) -> Iterator[Level]:
+        for digit, of_level in groupby(keys, key=lambda key: key[0]):
+            remaining = list(of_level)
+            for start in range(0, len(remaining), WINDOW_LINES):
+                level = Level(int(digit), by_group(remaining[start : start + WINDOW_LINES]))
+                claim.count([*level.keys])
+                yield level
+
+    def _keys(self, claim: LimitedClaim, now: float, *, renew: bool) -> tuple[list[str], bool]:
+        """Return the keys of lines of groups with room, rotated; and whether they were listed just now."""
+        rules = claim.request.groups
+        with self._lock:
+            until, known_for, keys = self._open
+            if not renew and now < until and known_for == rules:
+                limit = claim.request.limit
+                self._open = (until, rules, keys[limit:] + keys[:limit])
+                return sorted(keys, key=lambda key: key[0], reverse=True), False
+        found: list[str] = []
+        while len(page := claim.reader.lines(found[-1] if found else "", END, PAGE_LINES)) == PAGE_LINES:
+            found += page
+        found += page
+        if len(found) <= WINDOW_LINES:
+            self._book.is_whole()
+        room = claim.counted()
+        keys = [key for key in found if room.allows(parse_line(key)[1])]
+        with self._lock:
+            self._open = (now + OPEN_SECONDS, rules, keys)
+        return sorted(keys, key=lambda key: key[0], reverse=True), True
+
+
+class LimitedClaim:
+    """One claim under the lock that counts what runs.
+
+    Attributes:
+        reader: Reads the lines, and the running tasks.
+        request: The claim.
+        room: The room that the limits leave.
+    """
+
+    def __init__(self, reader: LimitedLines, request: ClaimRequest, now: float) -> None:
+        self.reader = reader
+        self.request = request
+        self._log = StartLog(reader.starts() if request.groups.has_rates else None)
+        self._now = now
+        self._counts: dict[str, int] = {}
+        self.room = GroupRoom(request.groups, self._running, self._log, now)
+
+    def count(self, groups: Sequence[Group]) -> None:
+        """Count the running tasks of the given groups in one call, if no group has groups below it."""
+        names = [group for group in groups if group is not None and group not in self._counts]
+        if self.request.groups.separator is None and names:
+            self._counts |= {**dict.fromkeys(names, 0), **self.reader.running(names)}
+
+    def counted(self) -> GroupRoom:
+        """Return the room of all groups, by one call that counts every running task."""
+        rules, counts = self.request.groups, Counter[str]()
+        for group, number in self.reader.running_by_group().items():
+            for name in rules.lineage(group):
+                counts[str(name)] += number
+        return GroupRoom(rules, counts.__getitem__, self._log, self._now)
+
+    def _running(self, name: str) -> int:
+        if name not in self._counts:
+            separator = self.request.groups.separator
+            if separator is None:
+                self.count([name])
+            else:
+                self._counts[name] = self.reader.running_below(name, separator)
+        return self._counts[name]
+
+    def end(self, now: float) -> None:
+        """Store the starts of the tasks that are taken at `now` (seconds)."""
+        rules = self.request.groups
+        if rules.has_rates and self.room.started:
+            self._log.delay(self.room.rated, now)
+            self.reader.keep_starts(self._log.values(rules, now))
