@@ -52,6 +52,34 @@ def worker(rounds: int, *, together: bool = False, rest_seconds: float = 0.0, qu
     return work
 
 
+def urgent_producer(run: Interleaving, queue: Queue, rng: random.Random) -> None:
+    """Put tasks of a higher level, each into a line of its own or one that others use."""
+    for number in range(4):
+        time.sleep(rng.choice([0.1, 1.0, 4.0]))
+        task_id = f"urgent-{number}"
+        with suppress(StoreError, RefusedError):
+            queue.put(number, task_id=task_id, priority=1, group=rng.choice([None, "a", task_id]))
+            run.urgent.append(task_id)
+
+
+def worker_by_level(rounds: int, *, looks: bool) -> Actor:
+    """Return an actor that claims tasks, and perhaps looks whether a task of a higher level was left."""
+
+    def work(run: Interleaving, queue: Queue, rng: random.Random) -> None:
+        for _ in range(rounds):
+            time.sleep(rng.choice([0.1, 0.5]))
+            with suppress(StoreError, RefusedError):
+                urgent = [*run.urgent] if looks else []
+                claims = queue.claim(rng.randint(1, 2))
+                for claim in claims:
+                    run.hand_out(claim)
+                run.check_levels(claims, [known(queue, task_id) for task_id in urgent])
+                for claim in claims:
+                    settle(run, queue, claim, rng)
+
+    return work
+
+
 def extender(run: Interleaving, queue: Queue, rng: random.Random) -> None:
     """Extend the claims that another thread of the process works on, for less time than it does."""
     for _ in range(6):

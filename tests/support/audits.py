@@ -72,6 +72,7 @@ class Audit:
         is_late: Whether the landing write was given up by its sender, or sent twice.
         matches: By resource, the token of the match that was handed out, and the end of its lease.
         matchers: By token of a match, the process that made it.
+        urgent: Ids of the tasks of a higher level whose puts were answered.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -90,6 +91,7 @@ class Audit:
         self.is_late = False
         self.matches: dict[str, tuple[str, float]] = {}
         self.matchers: dict[str, str] = {}
+        self.urgent: list[str] = []
         self._served: dict[str, str] = {}
         self._ended: dict[str, tuple[str | None, float]] = {}
         # By payload of a put over another task: whether the task that it replaced was live.
@@ -119,6 +121,20 @@ class Audit:
         """Check that a call that began while the queue was paused claimed nothing."""
         if claims and began > self.paused_at + PAUSED_SECONDS:
             self.problems.append(f"{claims[0].task.task_id} was claimed from a paused queue")
+
+    def check_levels(self, claims: Sequence[Claim], waiting: Sequence[Task]) -> None:
+        """Check that a claim took no task of a level below one that had waited since before it began.
+
+        Args:
+            claims: What it returned.
+            waiting: The urgent tasks that had been put before it, as they are after it.
+        """
+        left = [task for task in waiting if task.status is TaskStatus.PENDING and task.first_claim_at is None]
+        lower = [claim.task.task_id for claim in claims if claim.task.priority == 0]
+        if left and lower:
+            self.problems.append(
+                f"{lower[0]} was claimed before {left[0].task_id}, which is of a higher level"
+            )
 
     def check_put(self, task_id: str, payload: str, outcome: str) -> None:
         """Check the outcome of a put over a task of the same id."""

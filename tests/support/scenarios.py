@@ -33,8 +33,10 @@ from tests.support.actors import (
     relay,
     sweeper,
     tick,
+    urgent_producer,
     waiter,
     worker,
+    worker_by_level,
 )
 from tests.support.audits import DRAINED_SECONDS, IGNORE, LEASE_SECONDS, UPDATE
 from tests.support.interleaving import (
@@ -131,6 +133,16 @@ def groups_that_come_and_go(run: Interleaving) -> None:
     for number in range(2):
         run.add(f"worker-{number}", worker(8, rest_seconds=2))
     run.add("sweep", sweeper(8, rest_seconds=4))
+
+
+def levels(run: Interleaving) -> None:
+    """Put tasks of two levels beside workers that must serve the higher one first."""
+    run.add("producer", producer(6, groups=(None, "a", "b"), rest_seconds=0.5))
+    run.add("boss", urgent_producer)
+    # On DynamoDB a process may find a line of another one later.
+    looks = not isinstance(run.world, InDynamoDB)
+    for number in range(2):
+        run.add(f"worker-{number}", worker_by_level(10, looks=looks))
 
 
 def frozen_puts(run: Interleaving) -> None:
@@ -330,6 +342,7 @@ SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
     "workers": lambda world: Scenario(world, tasks_and_workers, verbs=("fail",), options={"max_attempts": 3}),
     "batches": lambda world: Scenario(world, partial(tasks_and_workers, tasks=3, together=True)),
     "groups": lambda world: Scenario(world, groups_that_come_and_go, faults=AT_ONCE),
+    "levels": lambda world: Scenario(world, levels, faults=AT_ONCE),
     "slow puts": lambda world: Scenario(world, groups_that_come_and_go, faults=SLOW),
     "frozen puts": lambda world: Scenario(
         world, frozen_puts, faults=FROZEN, faults_of=FROZEN_OF, verbs=("complete",) * 6
