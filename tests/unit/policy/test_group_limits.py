@@ -42,7 +42,6 @@ def test_a_log_forgets_what_no_longer_counts() -> None:
     for name in ("a", "unlimited"):
         log.add(name, 2.0, 10.0)
         log.add(name, 2.0, 10.01)
-    assert len(log) == 2
     assert log.values(rules, 10.5) == {"a": [[10.01, 2]]}
     assert log.values(rules, 11.5) == {}
     with pytest.raises((TypeError, ValueError)):
@@ -84,13 +83,13 @@ def test_a_group_has_room_until_it_or_its_parent_is_at_its_limit() -> None:
     assert (before, room.started) == (False, True)
     assert not room.allows("acme/a")
     assert not room.allows("acme")
-    assert room.full == {"acme/a": "acme", "acme": "acme"}
+    assert room.full == {"acme/a", "acme"}
     assert room.allows("free")
     assert room.allows(None)
     room.start(None)
     room.start("other")
     assert not room.allows("other")
-    assert room.full["other"] == "other"
+    assert "other" in room.full
 
 
 def test_a_group_without_starts_left_has_no_room() -> None:
@@ -99,7 +98,7 @@ def test_a_group_without_starts_left_has_no_room() -> None:
         assert room.allows("a")
         room.start("a")
     assert not room.allows("a")
-    assert room.full == {"a": None}
+    assert room.full == {"a"}
     assert room.allows("b")
 
 

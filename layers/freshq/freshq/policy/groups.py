@@ -219,10 +219,6 @@ class StartLog:
             name: [(float(at), int(count)) for at, count in starts] for name, starts in (values or {}).items()
         }
 
-    def __len__(self) -> int:
-        """Return the number of groups and parents with starts."""
-        return len(self._starts)
-
     def room(self, name: str, rate_per_second: float, now: float) -> int:
         """Return how many tasks of a group may start at `now` (seconds)."""
         most, window_seconds = rate_window(rate_per_second)
@@ -262,8 +258,7 @@ class GroupRoom:
     Tasks without a group have no limit.
 
     Attributes:
-        full: For each group found without room, the group or parent at its limit of running tasks; None if
-            only a rate is used up.
+        full: The groups found without room.
         log: The recent starts.
         started: Whether a task of a group was started.
         rated: The groups and parents with a rate that had a start.
@@ -285,7 +280,7 @@ class GroupRoom:
         self.log = log
         self._now = now
         self._started: Counter[str] = Counter()
-        self.full: dict[Group, str | None] = {}
+        self.full: set[Group] = set()
         self.started = False
         self.rated: set[str] = set()
 
@@ -298,11 +293,11 @@ class GroupRoom:
                 return True
             rule = self._rules.rule(name)
             if rule.max_running is not None and self._in_work(name) >= rule.max_running:
-                self.full[group] = name
+                self.full.add(group)
                 return False
             rate = rule.rate_per_second
             if rate is not None and self.log.room(name, rate, self._now) < 1:
-                self.full[group] = None
+                self.full.add(group)
                 return False
         return True
 
