@@ -661,6 +661,8 @@ class MemoryLines(MemoryPart):
             for key, count in choice.lines.items():
                 wanted = min(count, choice.limit - len(found))
                 found += queue.claimable(key, moment, wanted, newest_first=choice.newest_first)
+                if len(found) == choice.limit:
+                    break
             return self.taken([self._tasks[task_id] for task_id in found], moment, request.token)
 
     def taken(self, tasks: Sequence[Task], moment: ClaimMoment, token: str) -> list[Task]:
