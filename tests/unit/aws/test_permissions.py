@@ -74,7 +74,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "defaults": {},
     "fifo": {"order": "fifo", "codel": CODEL, "retention_seconds": 0},
     "adaptive": {"order": "adaptive", "backlog": FEW},
-    "priority": {"order": "priority", "reserve": "p90", "shards": 3, "admission": AdmissionLimit(1.5)},
+    "lifo": {"order": "lifo", "reserve": "p90", "shards": 3, "admission": AdmissionLimit(1.5)},
     "refusing": {"backlog": replace(FEW, when_full=WhenFull.REFUSE_NEWEST), "max_attempts": 1},
     "limited": LIMITED,
 }

@@ -157,7 +157,7 @@ class TestObjectsOfTheApplication:
             (["builtins:print", "--queue", "objects_here:nothing"], "has no queue 'nothing'"),
             (
                 ["builtins:print", "--queue", "objects_here:queue", "--name", "m"],
-                "name: the queue of the app",
+                "name: the application's queue has a name",
             ),
         ],
     )

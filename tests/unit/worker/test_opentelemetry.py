@@ -453,8 +453,9 @@ class TestPuts:
 
     def test_that_the_store_does_not_answer(self, told: Told) -> None:
         store = FaultyStore()
+        store.queue().put("work")  # so that this write does not decide about the options
         queue = store.queue(telemetry=told.telemetry)
-        queue.configure()
+        queue.stats()
         with store.down(), pytest.raises(Unreachable):
             queue.put(SECRET)
         with store.down(), pytest.raises(StoreError):
