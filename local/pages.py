@@ -51,10 +51,9 @@ from freshq.stores.sql.lines import ANY_NUMBER, ORDERS, UP_TO_TWO, ClaimStatemen
 from freshq.stores.sql.migrations import CHANGES, Triggers
 from freshq.stores.sql.records import RecordStatements
 from freshq.stores.sql.schema import schema
-from freshq.stores.sql.statements import Statements
+from freshq.stores.sql.statements import Statements, WindowStatements
 from freshq.stores.sql.tasks import GUARDS, PutStatements, ReadStatements, SettleStatements
 from freshq.stores.sql.url import parsed_url
-from freshq.stores.sql.windows import WindowStatements
 from local.servers import MariaDB, Postgres
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from freshq.aws.settings import DoorbellSettings, dynamodb_client
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp
 from freshq.errors import StoreError
 from freshq.queue.core import core_of
-from freshq.queue.gauges import gauges
-from freshq.queue.shared.breakers import workers_slowed
+from freshq.queue.gauges import gauges, workers_slowed
 from freshq.worker.report import METRIC_OF_OUTCOME
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The record of the workers that have slowed down."""
 
-from freshq.queue.shared.breakers import KEPT_SECONDS, share_breaker, workers_slowed
+from freshq.queue.gauges import KEPT_SECONDS, share_breaker, workers_slowed
 from freshq.stores.memory import MemoryStore
 
 

@@ -1,13 +1,17 @@
-"""The state of a queue as metrics."""
+"""The state of a queue as metrics, and which of its workers have slowed down."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.queue.shared.measures import change_record
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from freshq.policy.pressure import Pressure
-    from freshq.stores.base import Stats
+    from freshq.stores.base import Stats, Store
 
 GAUGES: Final = {
     "TasksPending": "Tasks that can be claimed now.",
@@ -27,6 +31,10 @@ GAUGES: Final = {
     "WorkersSlowed": "Workers that run one task at a time, because their last runs have all failed.",
     "QueuePaused": "1 while claims are suspended.",
 }
+# Shared by the processes of a queue: when each slowed worker probes next.
+BREAKERS: Final = "freshq#breakers"
+# A worker writes at each probe; after this time without one, it has ended.
+KEPT_SECONDS: Final = 60.0
 
 
 def snake_case(name: str) -> str:
@@ -77,3 +85,44 @@ def wanted_capacity(stats: Stats, pressure: Pressure) -> int:
     """
     known = pressure.wanted_servers
     return max(stats.taken if known is None else known, int(stats.pending + stats.taken > 0))
+
+
+def share_breaker(store: Store, queue: str, worker: str, next_probe_at: float | None, now: float) -> None:
+    """Tell other processes that a worker has slowed down, or no longer.
+
+    Args:
+        store: The store of the queue.
+        queue: Name of the queue.
+        worker: The worker.
+        next_probe_at: When it probes next, in seconds since the epoch; None if it works normally.
+        now: Current time in seconds since the epoch.
+
+    Raises:
+        StoreError: If the store did not answer.
+    """
+
+    def changed(values: Mapping[str, Any]) -> dict[str, Any] | None:
+        kept = {name: at for name, at in values.items() if at > now - KEPT_SECONDS and name != worker}
+        if next_probe_at is not None:
+            kept[worker] = next_probe_at
+        return None if kept == values else kept
+
+    change_record(store, queue, BREAKERS, changed)
+
+
+def workers_slowed(store: Store, queue: str, now: float) -> int:
+    """Return the number of workers that have slowed down because their runs fail.
+
+    Args:
+        store: The store of the queue.
+        queue: Name of the queue.
+        now: Current time in seconds since the epoch.
+
+    Raises:
+        StoreError: If the store did not answer.
+    """
+    record = store.read_record(queue, BREAKERS)
+    if record is None:
+        return 0
+    since = now - KEPT_SECONDS
+    return sum(isinstance(at, int | float) and at > since for at in record.values.values())

@@ -22,8 +22,7 @@ from freshq.model.task import LIVE, joined
 from freshq.model.telemetry import RunScope, Telemetry
 from freshq.queue.base import blocking_queue
 from freshq.queue.core import core_of
-from freshq.queue.gauges import GAUGES, gauges, snake_case
-from freshq.queue.shared.breakers import workers_slowed
+from freshq.queue.gauges import GAUGES, gauges, snake_case, workers_slowed
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
 from freshq.worker.runner import CancelledRun
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from freshq.errors import StoreError
 from freshq.policy.breaker import Breaker, BreakerChange, BreakerState
 from freshq.queue.core import core_of
-from freshq.queue.shared.breakers import share_breaker
+from freshq.queue.gauges import share_breaker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

@@ -19,8 +19,7 @@ from freshq.cli.command import Port, QueueContext
 from freshq.cli.http_server import LOOPBACK, HttpResponse, HttpServer
 from freshq.errors import FreshqError
 from freshq.queue.core import core_of
-from freshq.queue.gauges import GAUGES, gauges, snake_case
-from freshq.queue.shared.breakers import workers_slowed
+from freshq.queue.gauges import GAUGES, gauges, snake_case, workers_slowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

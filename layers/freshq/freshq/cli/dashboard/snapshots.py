@@ -18,7 +18,7 @@ from freshq.policy.groups import RunningCounts
 from freshq.policy.pressure import flow_window_seconds
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import core_of
-from freshq.queue.shared.breakers import workers_slowed
+from freshq.queue.gauges import workers_slowed
 from freshq.queue.shared.measures import REFUSED
 from freshq.simulate.forecast import Forecaster, WaitingTasks
 

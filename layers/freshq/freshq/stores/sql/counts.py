@@ -15,8 +15,14 @@ from freshq.policy.shedding import ShedReason
 from freshq.stores.base import MOST_STALE, Stats
 from freshq.stores.lines import END, parse_line
 from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
-from freshq.stores.sql.statements import PENDING, SqlPart, Statements
-from freshq.stores.sql.windows import FOLLOWING, WindowStatements, live_in_line
+from freshq.stores.sql.statements import (
+    FOLLOWING,
+    PENDING,
+    SqlPart,
+    Statements,
+    WindowStatements,
+    live_in_line,
+)
 from freshq.stores.tally import STATES
 
 if TYPE_CHECKING:

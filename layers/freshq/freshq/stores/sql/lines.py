@@ -23,9 +23,18 @@ from freshq.stores.sql.counts import SqlCounts, in_seconds, on_agenda
 from freshq.stores.sql.horizon import COMMIT_US, EVER_US
 from freshq.stores.sql.records import RecordStatements
 from freshq.stores.sql.rows import DUE, microseconds, stored
-from freshq.stores.sql.statements import MYSQL, ONE, TAKEN, Conditions, Statements, rows_of
+from freshq.stores.sql.statements import (
+    FOLLOWING,
+    LAST,
+    MYSQL,
+    ONE,
+    TAKEN,
+    Conditions,
+    Statements,
+    WindowStatements,
+    rows_of,
+)
 from freshq.stores.sql.tasks import as_dead_letter
-from freshq.stores.sql.windows import FOLLOWING, LAST, LimitStatements, WindowStatements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -695,3 +704,41 @@ def _arrays(name: str, rows: Iterable[Sequence[Any]], *columns: str) -> dict[str
 def _span_arrays(spans: Mapping[str, Sequence[Span]]) -> dict[str, list[Any]]:
     rows = [(line, *span) for line, of_line in spans.items() for span in of_line]
     return _arrays("span", rows, "line", "after_us", "before_us")
+
+
+class LimitStatements(Statements):
+    """Statements that count the running tasks by group."""
+
+    @cached_property
+    def _in_work(self) -> Conditions:
+        tasks = self.tasks.c
+        conditions = (self.in_queue, tasks.status == TAKEN, tasks.task_group.is_not(None))
+        # Only the other databases have an index of the running tasks.
+        return (*conditions, tasks.agenda == DUE) if self.is_mysql else conditions
+
+    @cached_property
+    def by_group(self) -> sa.Select[Any]:
+        """The number of running tasks of each group."""
+        group = self.tasks.c.task_group
+        return sa.select(group, sa.func.count()).where(*self._in_work).group_by(group)
+
+    @cached_property
+    def of_groups(self) -> sa.Select[Any]:
+        """As `by_group`, of the groups `of_names`."""
+        group = self.tasks.c.task_group
+        if self.dialect.name == "postgresql":
+            # One by one, because PostgreSQL looks up a list among the running tasks of all groups.
+            wanted = rows_of("of", names=sa.Text()).c.names
+            number = sa.select(sa.func.count()).where(*self._in_work, group == wanted)
+            return sa.select(wanted, number.scalar_subquery())
+        chosen = (*self._in_work, group.in_(sa.bindparam("of_names", expanding=True)))
+        # To group by the index, SQLite would read the tasks of all groups.
+        key = sa.func.coalesce(group, sa.literal_column("''")) if self.dialect.name == "sqlite" else group
+        return sa.select(group, sa.func.count()).where(*chosen).group_by(key)
+
+    @cached_property
+    def below(self) -> sa.Select[Any]:
+        """The number of running tasks of all groups between two names."""
+        group = self.tasks.c.task_group
+        between = (group >= sa.bindparam("of_first"), group <= sa.bindparam("of_last"))
+        return sa.select(sa.func.count()).where(*self._in_work, *between)

@@ -16,10 +16,11 @@ import sqlalchemy as sa
 
 from freshq.model.fields import MAX_ID_BYTES
 from freshq.stores.base import Store
+from freshq.stores.lines import line_key
 from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.horizon import Horizon
 from freshq.stores.sql.listening import PostgresNotifier
-from freshq.stores.sql.rows import COLUMNS
+from freshq.stores.sql.rows import COLUMNS, microseconds
 from freshq.stores.sql.url import place_of
 from freshq.stores.sql.watching import TableNotifier
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from freshq.stores.base import Guard
+    from freshq.stores.lines import Line
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
@@ -38,6 +40,9 @@ ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
 # Dialects that share another dialect's INSERT.
 INSERT_OF: Final = {"mariadb": "mysql"}
 MYSQL: Final = ("mysql", "mariadb")
+# Names of the statements that find lines.
+FOLLOWING: Final = "following"
+LAST: Final = "last"
 Conditions = tuple[sa.ColumnElement[bool], ...]
 ByKey = TypeVar("ByKey", sa.Select[Any], sa.Update)
 _SHARED: Final[WeakValueDictionary[tuple[object, ...], Statements]] = WeakValueDictionary()
@@ -258,3 +263,50 @@ def rows_of(name: str, **columns: sa.types.TypeEngine[Any]) -> sa.TableValuedAli
         arrays.append(sa.cast(sa.bindparam(f"{name}_{column}", type_=array), array))
     named = (sa.column(column, column_type) for column, column_type in columns.items())
     return sa.func.unnest(*arrays).table_valued(*named).render_derived(name=name)
+
+
+def live_in_line(queue: str, line: Line, created_after: float, deadline_after: float) -> dict[str, Any]:
+    """Return the parameters of `Statements.live_in_line`."""
+    return {
+        "of_queue": queue,
+        "of_line": line_key(*line),
+        "created_after_us": microseconds(created_after),
+        "deadline_after_us": microseconds(deadline_after),
+    }
+
+
+class WindowStatements(Statements):
+    """Statements that find lines, with one index search for each returned line."""
+
+    @cached_property
+    def finds(self) -> dict[str, sa.Select[Any]]:
+        """Statements by name."""
+        return {FOLLOWING: self._following, LAST: self._last}
+
+    @cached_property
+    def prepared_finds(self) -> dict[str, PreparedStatement]:
+        """As `finds`."""
+        return {name: self.prepared(statement) for name, statement in self.finds.items()}
+
+    @property
+    def _following(self) -> sa.Select[Any]:
+        """The first `of_count` lines between `of_after` and `of_until`."""
+        line = self.tasks.c.line
+        # Not min(), for which PostgreSQL without statistics would read all lines.
+        next_line = (
+            sa.select(line).where(self.in_queue, line < sa.bindparam("of_until")).order_by(line).limit(1)
+        )
+        first = next_line.where(line > sa.bindparam("of_after")).scalar_subquery()
+        place: sa.Label[int] = sa.literal_column("1").label("place")
+        lines = sa.select(first.label("line"), place).cte("next_lines", recursive=True)
+        following = next_line.where(line > lines.c.line).scalar_subquery().correlate(lines)
+        go_on = (lines.c.line.is_not(None), lines.c.place < sa.bindparam("of_count"))
+        lines = lines.union_all(sa.select(following, lines.c.place + 1).where(*go_on))
+        return sa.select(lines.c.line).where(lines.c.line.is_not(None))
+
+    @property
+    def _last(self) -> sa.Select[Any]:
+        """The last line before `of_until`."""
+        line = self.tasks.c.line
+        before = sa.select(line).where(self.in_queue, line < sa.bindparam("of_until"))
+        return before.order_by(line.desc()).limit(1)
