@@ -401,6 +401,7 @@ class TestLostReplyOfAPut:
     @pytest.fixture
     def meanwhile(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Meanwhile]:
         """Return a function that sets what happens between the two tries of the next call."""
+        queue.claim()  # the first write of a queue decides about its options
         replies = LostReplies(database_of(queue).engine, monkeypatch, loses=False)
 
         def set_act(act: Callable[[], object]) -> None:
@@ -467,6 +468,7 @@ class TestBatchesThatFail:
     def test_the_error_says_what_is_in_and_a_repetition_doubles_nothing(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        queue.claim()  # the first write of a queue decides about its options
         replies = LostReplies(database_of(queue).engine, monkeypatch)
         replies.lost_from = 3
         tasks = [{"payload": number} for number in range(2_000)]

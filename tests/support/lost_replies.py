@@ -110,6 +110,8 @@ class LostReplies:
 
     def _answer_commit(self) -> None:
         self.transactions += 1
+        if not self.loses:
+            return
         self._commits_lost = not self._commits_lost
         if self._commits_lost if self.lost_from is None else self.transactions >= self.lost_from:
             self._lose()
