@@ -3,7 +3,7 @@
 import pytest
 
 from freshq.queue.core import core_of
-from freshq.stores.base import OldestRequest
+from freshq.stores.lines import OldestRequest
 from tests.conftest import StoreUnderTest
 
 

@@ -11,7 +11,7 @@ from freshq import GroupRule, GroupRules, Order, Queue, Settlement
 from freshq.queue import lines
 from freshq.queue.core import core_of
 from freshq.queue.lines import WINDOW_LINES
-from freshq.stores.base import OldestRequest
+from freshq.stores.lines import OldestRequest
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.counts import COUNTED_ROWS
 from freshq.stores.sql.lines import LOOKED_ROWS, STALE_ROWS

@@ -23,8 +23,8 @@ from freshq.queue.core import Verbs, transactions_of
 from freshq.queue.lines import LimitedClaim, place_in_line
 from freshq.queue.polling import answer_of, poll_for_claims
 from freshq.queue.upkeep import SMALL_PORTION
-from freshq.stores.base import Guard, OldestRequest
-from freshq.stores.lines import Choice, ClaimRequest, Effort, line_key
+from freshq.stores.base import Guard
+from freshq.stores.lines import Choice, ClaimRequest, Effort, OldestRequest, line_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from freshq.queue.lines import Level, LineBook, OpenLines
     from freshq.queue.shared.admission import LineCodel
     from freshq.queue.shared.limits import SharedRunning
-    from freshq.stores.base import HeldTask, LimitedLines, LineReader, Lines, Stored
-    from freshq.stores.lines import Line
+    from freshq.stores.base import HeldTask, Lines
+    from freshq.stores.lines import LimitedLines, Line, LineReader, Stored
 
 logger = logging.getLogger(__name__)
 # Minimum part of its lease that a claim has left when it is returned.

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.policy.groups import Group, GroupRules
-    from freshq.stores.base import LimitedLines, LineReader
-    from freshq.stores.lines import ClaimRequest, LineTurns, Range
+    from freshq.stores.lines import ClaimRequest, LimitedLines, LineReader, LineTurns, Range
 
 # Lines that one claim knows: of all levels, or of each if there are more. Enough for fair turns, few enough
 # for a claim of a millisecond.

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
 
     from freshq.model.codec import Codec
-    from freshq.model.lifecycle import ClaimMoment, Lifecycle
+    from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
     from freshq.policy.reserve import ReserveSpans
-    from freshq.stores.lines import Choice, ClaimRequest
+    from freshq.stores.lines import Choice, ClaimRequest, LimitedLines, LineReader, OldestRequest, Stored
 
     Connection: TypeAlias = sa.Connection
 
@@ -181,31 +181,6 @@ def parse_place(cursor: str) -> DeadPlace:
         msg = f"cursor: must be that of a page of dead letters, got {quoted(cursor)}"
         raise ValueError(msg)
     return DeadPlace(int(micros) / 1e6, task_id)
-
-
-@dataclass(frozen=True, slots=True)
-class OldestRequest:
-    """A request for the oldest claimable tasks of a queue.
-
-    Attributes:
-        queue: Name of the queue.
-        now: Current time in seconds; tasks past their own deadline are stale.
-        created_after: Tasks created at or before this time are stale.
-        count: Maximum number of tasks.
-        groups: Only of these groups; None for all.
-        level: Only of this priority level; None for all.
-    """
-
-    queue: str
-    now: float
-    created_after: float
-    count: int
-    groups: Collection[str | None] | None = None
-    level: int | None = None
-
-    def asks(self, level: int, group: str | None) -> bool:
-        """Return whether it asks for tasks of a line."""
-        return self.level in (None, level) and (self.groups is None or group in self.groups)
 
 
 class HeldTask:
@@ -373,18 +348,6 @@ class Due:
 
     tasks: Sequence[Task]
     more: bool
-
-
-class Stored(NamedTuple):
-    """A task as read from the store.
-
-    Attributes:
-        task: The task. If its payload cannot be decoded, the payload is the stored text.
-        problem: Why the payload cannot be decoded; None if it can.
-    """
-
-    task: Task
-    problem: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -614,60 +577,6 @@ class Tasks(Protocol):
 
 def _missing(store: object) -> NotImplementedError:
     return NotImplementedError(f"{type(store).__name__} chooses in another way, see its `claim`")
-
-
-class LineReader(Protocol):
-    """Reads the lines of a queue, each named by its key."""
-
-    def lines(self, after: str, until: str, count: int) -> list[str]:
-        """Return the keys of the first `count` lines with tasks that follow a key and precede another."""
-
-    def last_line(self, until: str) -> str | None:
-        """Return the key of the last line with tasks that precedes a key; None if there is none."""
-
-    def page(
-        self, key: str, moment: ClaimMoment, count: int, looked: int, *, newest_first: bool
-    ) -> Sequence[Stored]:
-        """Return the first `count` live tasks of a line, best first, among those that it finds first.
-
-        Args:
-            key: The line.
-            moment: Says which tasks are live.
-            count: Maximum number of tasks.
-            looked: How many tasks of the line to look at, if looking at stale ones costs something.
-            newest_first: The order.
-        """
-
-    def oldest_created(self, key: str, moment: ClaimMoment) -> float | None:
-        """Return when the oldest live task of a line was created; None if it is empty."""
-
-    def first_to_expire(self, key: str, moment: ClaimMoment) -> Iterable[tuple[float, float]]:
-        """Return when tasks of a line were created, and their deadlines: of the queue's nearest ones."""
-
-
-class LimitedLines(LineReader, Protocol):
-    """Reads lines, takes their tasks, and counts what runs, while no other claim takes the same tasks.
-
-    In a claim within limits, no other claim of the queue counts or takes.
-    """
-
-    def take(self, found: Sequence[Stored], moment: ClaimMoment) -> list[Stored]:
-        """Take those of the tasks on the pages that are still live; return them as claimed."""
-
-    def running(self, names: Collection[str]) -> Mapping[str, int]:
-        """Return the number of running tasks of groups; groups with none may be left out."""
-
-    def running_below(self, name: str, separator: str) -> int:
-        """Return the number of running tasks of a group and of the groups below it."""
-
-    def running_by_group(self) -> Mapping[str, int]:
-        """Return the number of running tasks of each group that has any."""
-
-    def starts(self) -> Mapping[str, Sequence[Sequence[float]]]:
-        """Return the recent starts of groups, as they were kept."""
-
-    def keep_starts(self, values: Mapping[str, list[list[float]]]) -> None:
-        """Keep the recent starts of groups."""
 
 
 class Lines(Protocol):

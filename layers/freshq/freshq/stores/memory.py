@@ -25,15 +25,13 @@ from freshq.stores.base import (
     DeadPlace,
     Due,
     Guard,
-    LimitedLines,
     SharedRecord,
     Stats,
     Store,
-    Stored,
     place_of,
     put_over,
 )
-from freshq.stores.lines import line_key, parse_line
+from freshq.stores.lines import LimitedLines, Stored, line_key, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -41,8 +39,8 @@ if TYPE_CHECKING:
 
     from freshq.errors import FreshqError
     from freshq.model.lifecycle import ClaimMoment
-    from freshq.stores.base import LineReader, OldestRequest, OnConflict, PutResult
-    from freshq.stores.lines import Choice, ClaimRequest, Line, Range
+    from freshq.stores.base import OnConflict, PutResult
+    from freshq.stores.lines import Choice, ClaimRequest, Line, LineReader, OldestRequest, Range
 
 T = TypeVar("T")
 

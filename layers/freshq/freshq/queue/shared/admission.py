@@ -12,7 +12,8 @@ from freshq.model.task import TaskStatus
 from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
 from freshq.policy.pressure import LONGEST_SPREAD_SECONDS, AdmissionPolicy
 from freshq.policy.shedding import ShedReason
-from freshq.stores.base import Guard, OldestRequest
+from freshq.stores.base import Guard
+from freshq.stores.lines import OldestRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

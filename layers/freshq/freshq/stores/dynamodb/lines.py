@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from freshq.model.lifecycle import ClaimMoment
-    from freshq.stores.base import OldestRequest
     from freshq.stores.dynamodb.leases import Holding
     from freshq.stores.dynamodb.queries import LiveTasks, StatusIndex
     from freshq.stores.dynamodb.schema import IndexEntry, Item
-    from freshq.stores.lines import ClaimRequest, Line
+    from freshq.stores.lines import ClaimRequest, Line, OldestRequest
 
 logger = logging.getLogger(__name__)
 # Empty lines of groups that a claim may meet before it gives up, plus more for each task that it finds.

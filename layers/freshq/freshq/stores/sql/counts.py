@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.policy.reserve import ReserveSpans
-    from freshq.stores.base import OldestRequest
-    from freshq.stores.lines import Line
+    from freshq.stores.lines import Line, OldestRequest
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 

@@ -16,8 +16,8 @@ from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import TaskStatus
 from freshq.model.validation import json_text
 from freshq.policy.order import FIRST_TO_EXPIRE
-from freshq.stores.base import Conflict, Guard, LimitedLines, Stored
-from freshq.stores.lines import END
+from freshq.stores.base import Conflict, Guard
+from freshq.stores.lines import END, LimitedLines, Stored
 from freshq.stores.sql.agenda import StaleTasks
 from freshq.stores.sql.counts import SqlCounts, in_seconds, on_agenda
 from freshq.stores.sql.horizon import COMMIT_US, EVER_US
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.model.task import Task
-    from freshq.stores.base import LineReader
-    from freshq.stores.lines import Choice, ClaimRequest, Range
+    from freshq.stores.lines import Choice, ClaimRequest, LineReader, Range
     from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.horizon import Span
     from freshq.stores.sql.schema import Schema

@@ -11,8 +11,7 @@ from freshq.model.answers import PutOutcome
 from freshq.model.fields import FIELDS, NEVER, REMEMBERED_PUTS, FieldType, SetBy
 from freshq.model.task import Task, TaskStatus, make_task
 from freshq.policy.shedding import ShedReason
-from freshq.stores.base import Stored
-from freshq.stores.lines import line_key
+from freshq.stores.lines import Stored, line_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
