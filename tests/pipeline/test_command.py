@@ -370,7 +370,13 @@ def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
 
 
 def test_what_became_of_the_tasks_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
-    summary = {"tasks": 3, "ledger_violations": 0, "new_ledger_violations": 0, "files_damaged": 0}
+    summary = {
+        "tasks": 3,
+        "ledger_violations": 0,
+        "new_ledger_violations": 0,
+        "files_damaged": 0,
+        "queues": {},
+    }
     ending = Ending(Folder("out"), summary=summary)
     ending.headlines = {"mail": "67% done in time, 33% shed; median wait 60 ms."}
     ending.finish(as_json=False)

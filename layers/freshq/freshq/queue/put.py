@@ -133,7 +133,9 @@ class Putting(Verbs):
         if on_conflict is not None or connection is not None:
             write = core.checked_write(on_conflict, connection)
         new = [core.parse(task, where) for where, task in places]
-        now = core.begin_write() if connection is None else core.begin_beside(connection)
+        now = core.begin_now()
+        if not core.options.is_settled:
+            now = self._begin_first(new, [where for where, _ in places], now, connection)
         stamps = core.stamps.take(now, len(new))
         tasks: list[Task] = []
         late: list[Overloaded | None] = []
@@ -150,6 +152,15 @@ class Putting(Verbs):
         with core.observer.put(span):
             span.receipts = receipts = self._written(span.tasks, late, now, write)
         return receipts
+
+    def _begin_first(
+        self, new: Sequence[NewTask], places: Sequence[str], now: float, connection: CallersConnection | None
+    ) -> float:
+        """Begin what may be the first put of a queue; a task that is wrong decides nothing. Return the time."""
+        core = self._core
+        for each, where in zip(new, places, strict=True):
+            core.lifecycle.created(each, now, now, where)
+        return core.begin_write() if connection is None else core.begin_beside(connection)
 
     def _written(
         self, tasks: Sequence[Task], late: list[Overloaded | None], now: float, write: Write
