@@ -133,9 +133,7 @@ class Putting(Verbs):
         if on_conflict is not None or connection is not None:
             write = core.checked_write(on_conflict, connection)
         new = [core.parse(task, where) for where, task in places]
-        now = core.begin_now()
-        if not core.options.is_settled:
-            now = self._begin_first(new, [where for where, _ in places], now, connection)
+        now = self._begin(new, places, connection)
         stamps = core.stamps.take(now, len(new))
         tasks: list[Task] = []
         late: list[Overloaded | None] = []
@@ -153,12 +151,18 @@ class Putting(Verbs):
             span.receipts = receipts = self._written(span.tasks, late, now, write)
         return receipts
 
-    def _begin_first(
-        self, new: Sequence[NewTask], places: Sequence[str], now: float, connection: CallersConnection | None
+    def _begin(
+        self,
+        new: Sequence[NewTask],
+        places: Sequence[tuple[str, object]],
+        connection: CallersConnection | None,
     ) -> float:
-        """Begin what may be the first put of a queue; a task that is wrong decides nothing. Return the time."""
+        """Return the time; the first put decides about the options, unless a task of it is wrong."""
         core = self._core
-        for each, where in zip(new, places, strict=True):
+        now = core.begin_now()
+        if core.options.is_settled:
+            return now
+        for each, (where, _) in zip(new, places, strict=True):
             core.lifecycle.created(each, now, now, where)
         return core.begin_write() if connection is None else core.begin_beside(connection)
 
