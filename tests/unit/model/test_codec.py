@@ -6,7 +6,6 @@ import json
 import traceback
 import zlib
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -101,14 +100,13 @@ class TestStored:
         self, codec: Packed, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tracer = mock.Mock()
-        tracer.provider.in_subsegment.return_value = nullcontext()
         monkeypatch.setattr(worker_pass, "IS_TRACED", True)
         monkeypatch.setattr(traces, "_TRACER", tracer)
         queue = Queue.memory()
         queue.put(codec.encode(Quote("ABC")), task_id="a", kind="quote")
         Worker(queue, worker_pass.traced(handlers), idle_exit_seconds=0.05).run()
         assert known(queue, "a").result == codec.encode(Quote("abc", Decimal(2)))
-        tracer.provider.in_subsegment.assert_called_once_with(name="## runner")
+        tracer.provider.begin_subsegment.assert_called_once_with(name="## runner")
 
     def test_a_runner_whose_codec_is_something_else(self) -> None:
         class Film:
