@@ -205,7 +205,7 @@ def test_a_suspended_laptop(tmp_path: Path, sqlite_url: str, laptop: tuple[Path,
     at_hand = {"clock": lambda: time.time() + ahead[0], "max_age_seconds": 600, **PATIENT}
     schedule = ["schedule", sqlite_url, "ticks", str(SLOW_TICK_SECONDS), "1"]
     with (
-        closing(Queue.sql(sqlite_url, **at_hand)) as queue,
+        closing(Queue.sql(sqlite_url, **at_hand | {"lease_seconds": 5})) as queue,
         closing(Queue.sql(sqlite_url, name="ticks", **at_hand | {"max_age_seconds": WEEK_SECONDS})) as fired,
         Node(*schedule, **environment) as scheduler,
         Work(

@@ -92,7 +92,7 @@ class TestEvents:
         by_hand.put("x", task_id="a")
         by_hand.cancel("a", dead=True, error="r")
         by_hand.purge(status="FAILURE", task_ids=["a"], confirm=by_hand.name)
-        queue = Queue(kept, clock=lambda: now[0], retention_seconds=0)
+        queue = Queue(kept, clock=lambda: now[0], retention_seconds=0, override=True)
         queue.put("x", task_id="b")
         queue.complete(queue.claim()[0])
         assert [event["ttl_removal"] for event in pulled(kept) if event["change"] == "REMOVE"] == [False]
