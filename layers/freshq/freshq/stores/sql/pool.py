@@ -190,8 +190,8 @@ class StatementPool(Pool):
 
     @property
     def _is_sqlite(self) -> bool:
-        dialect: Any = self._dialect
-        return bool(dialect.name == "sqlite")
+        # The dialect of a pool without an engine has no name.
+        return getattr(self._dialect, "name", None) == "sqlite"
 
     def connect_apart(self) -> Any:
         """Return a new connection of the driver, which the caller closes."""
