@@ -168,9 +168,18 @@ class TestLostReplyWithinTheSDK:
         return on_table("dynamodb_local", client)
 
     def test_put_says_created(self, queue: Queue, client: DynamoDBClient) -> None:
+        queue.put("work", task_id="first")  # it stores the queue's options
         with replies_lost_to_the_sdk(client, "PutItem") as sent:
             assert queue.put("work", task_id="a").outcome is PutOutcome.CREATED
         assert len(sent) == 2
+        assert total(queue) == 2
+
+    def test_the_first_put_stores_the_options_and_says_created(
+        self, queue: Queue, client: DynamoDBClient
+    ) -> None:
+        with replies_lost_to_the_sdk(client, "PutItem") as sent:
+            assert queue.put("work", task_id="a").outcome is PutOutcome.CREATED
+        assert len(sent) == 3
         assert total(queue) == 1
 
     def test_claim_holds_what_it_took(self, queue: Queue, client: DynamoDBClient) -> None:

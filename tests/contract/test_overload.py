@@ -98,6 +98,19 @@ class TestOrder:
         assert claimed(queue, 2) == ["c", "d"]
         assert [switch.newest_first for switch in queue.admin.take_order_switches()] == [True, False]
 
+    def test_adaptive_checks_only_lines_that_have_tasks_and_their_turn(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, order="adaptive")
+        put(queue, store, "a", group="a")
+        put(queue, store, *range(3), group="b")
+        store.clock.advance(45)
+        taken = []
+        for _ in range(3):
+            taken += claimed(queue)
+            store.clock.advance(2)
+        assert sorted(map(str, taken)) == ["1", "2", "a"]
+        # The line of "a" is empty since its turn, which says nothing about the load.
+        assert [switch.newest_first for switch in queue.admin.take_order_switches()] == [True, True]
+
     def test_the_age_of_claimed_tasks_does_not_switch_the_order(self, store: StoreUnderTest) -> None:
         """Newest first, a claimed task is always fresh. Only the oldest waiting task counts."""
         queue = queue_of(store, order="adaptive")

@@ -412,13 +412,26 @@ class Search:
         take = self._take_found
         if request.groups.has_limits or store.locks_to_take:
             take = self._take_locked
-        elif (known := self._book.choose(request.limit)) is not None:
+        elif (known := self._known()) is not None:
             self._take(*known)
         if self._missing:
             self._look(take)
             if not self._taken and store.searches_again(request.queue):
                 self._look(take)
         return self._taken
+
+    def _known(self) -> tuple[Level, Mapping[Group, int]] | None:
+        """Return known lines to ask; None if the claim must look for lines first.
+
+        A check of a line's order needs a look: a known line may be empty by now, or not have its turn.
+        """
+        request = self._request
+        known = self._book.choose(request.limit)
+        if known is not None and request.orders.constant is None:
+            level, asked = known
+            if request.orders.any_due(((level.number, group) for group in asked), request.clock()):
+                return None
+        return known
 
     def _look(self, take: Callable[[], bool]) -> None:
         """Look for lines, and take tasks from them; if these are too few, clear stale tasks and try again."""
@@ -456,8 +469,8 @@ class Search:
     def _take(self, level: Level, asked: Mapping[Group, int]) -> list[Task]:
         """Take tasks of lines; return them in turn, without those that it had taken before."""
         constant, start = self._request.orders.constant, len(self._taken)
-        by_order = self._by_order(level, asked) if constant is None else {constant: asked}
-        for newest_first, of_order in by_order.items():
+        by_order = self._by_order(level, asked) if constant is None else [(constant, asked)]
+        for newest_first, of_order in by_order:
             lines = {level.keys[group]: wanted for group, wanted in of_order.items()}
             choice = Choice(lines, newest_first, self._missing, level.unless)
             tasks = self._store.take(self._request, choice)
@@ -472,14 +485,25 @@ class Search:
         self._taken[start:] = found = self._book.in_turn(level, asked, self._taken[start:])
         return found
 
-    def _by_order(self, level: Level, asked: Mapping[Group, int]) -> dict[bool, dict[Group, int]]:
-        """Return the lines by which end is served first, in an order that switches."""
+    def _by_order(
+        self, level: Level, asked: Mapping[Group, int]
+    ) -> Iterator[tuple[bool, Mapping[Group, int]]]:
+        """Yield lines with which end is served first, in an order that switches.
+
+        The lines that have turns come first; more only if these had too few tasks, because each check of a
+        line reads its oldest task, and may switch its order.
+        """
         reader = self._store.line_reader(self._request.queue)
         by_order: dict[bool, dict[Group, int]] = {}
+        expected = 0
         for group, wanted in asked.items():
             newest_first = _newest_first(reader, self._request, (level.number, group))
             by_order.setdefault(newest_first, {})[group] = wanted
-        return by_order
+            expected += wanted
+            if expected >= self._missing:
+                yield from by_order.items()
+                by_order, expected = {}, 0
+        yield from by_order.items()
 
     def _take_locked(self) -> bool:
         """Take the best tasks of all lines under locks; return whether there may be lines."""

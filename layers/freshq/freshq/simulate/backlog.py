@@ -125,6 +125,10 @@ class _Level:
         self.lines: dict[str | None, LineBacklog] = {}
         self.turns = turns
 
+    def add(self, group: str | None, line: LineBacklog) -> None:
+        """List a line, in the order of keys: groups whose turns start at the same time are served in it."""
+        self.lines = dict(sorted([*self.lines.items(), (group, line)], key=lambda item: item[0] or ""))
+
 
 class LevelBacklog:
     """A line for each group of each priority level. Levels are drained from high to low.
@@ -171,7 +175,7 @@ class LevelBacklog:
             if line is None:
                 line = self._known[key] = self._new_line()
             self.waiting[key] = line
-            self._levels[key[0]].lines[key[1]] = line
+            self._levels[key[0]].add(key[1], line)
         line.push(task)
 
     def _unlist_if_empty(self, key: tuple[int, str | None], line: LineBacklog) -> None:

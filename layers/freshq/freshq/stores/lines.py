@@ -127,6 +127,12 @@ class LineOrders:
                 self._checking.discard(line)
         return policy.newest_first
 
+    def any_due(self, lines: Iterable[Line], now: float) -> bool:
+        """Return whether it is time to check one of some lines; `now` in seconds."""
+        with self._lock:
+            known = [self._policies.get(line) for line in lines]
+        return any(policy is None or now >= policy.check_at for policy in known)
+
     def _observe(self, line: Line, policy: OrderPolicy, switch: OrderSwitch | None) -> None:
         if switch is not None:
             self._switches.append(switch)
