@@ -31,8 +31,8 @@ PROCESSES ?= 3
 test: setup ## Test every verb and rule once, in about five minutes (with more processors: PROCESSES=6)
 	@$(BIN)/python -m pytest --numprocesses $(PROCESSES)
 
-test-all: setup ## Run every test on every store
-	@$(BIN)/python -m pytest --all --numprocesses $(PROCESSES)
+test-all: setup ## Run every test on every store (REST=1: without those that make test has just run)
+	@$(BIN)/python -m pytest --all $(if $(REST),--rest) --numprocesses $(PROCESSES)
 
 # The fast tests of each room, under half a minute each; CONTRIBUTING.md lists them.
 FAST_model := tests/contract/test_rules.py tests/contract/test_verbs.py -k memory

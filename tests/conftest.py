@@ -181,6 +181,13 @@ ESSENTIALS: Final = ("report", "gold", "publication", "one_run", "command", "lin
 # repetitions of a test on servers, except of the protocol on real servers. A test that needs one runs on one.
 SERVERS: Final = ("dynamodb_local", "moto", "postgres", "mariadb", DOUBLE)
 PROTOCOL: Final = ("tests/contract/test_verbs.py", "tests/contract/test_settle_many.py")
+# Files whose tests try more with --all, so that --rest cannot leave them out.
+MORE_WITH_ALL: Final = (
+    "tests/contract/test_alike.py",
+    "tests/unit/queue/test_interleaving.py",
+    "tests/unit/simulate/test_simulate_identity.py",
+    "tests/unit/stores/test_guards.py",
+)
 # Coroutines call the same verbs, which other tests call on SQLite.
 IN_MEMORY_ONCE: Final = "tests/contract/test_async.py"
 # Hypothesis tries a hundred examples of most properties; `make test` fewer.
@@ -245,6 +252,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let `make test-all` ask for the whole matrix, and `make mutation` for what needs no server."""
     parser.addoption("--all", action="store_true", help="run every test on every store")
+    parser.addoption("--rest", action="store_true", help="with --all: leave out what `make test` runs")
     parser.addoption("--without-servers", action="store_true", help="run no test that needs a server")
 
 
@@ -263,14 +271,16 @@ def is_quick_run(config: pytest.Config) -> bool:
     return not config.getoption("all") and not config.option.file_or_dir
 
 
+def is_slow(file: str) -> bool:
+    """Return whether `make test` leaves out a whole file."""
+    is_essential = Path(file).stem.removeprefix("test_") in ESSENTIALS
+    return file.startswith(ONLY_WITH_ALL) or (file.startswith(f"{PIPELINE}/test_") and not is_essential)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out slow files, without importing them."""
     file = collection_path.relative_to(config.rootpath).as_posix()
-    is_essential = collection_path.stem.removeprefix("test_") in ESSENTIALS
-    is_left_out = file.startswith(ONLY_WITH_ALL) or (
-        file.startswith(f"{PIPELINE}/test_") and not is_essential
-    )
-    return True if is_quick_run(config) and is_left_out else None
+    return True if is_quick_run(config) and is_slow(file) else None
 
 
 def quick(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -286,7 +296,7 @@ def quick(items: list[pytest.Item]) -> list[pytest.Item]:
         if file == IN_MEMORY_ONCE and "[sqlite" in item.nodeid:
             return False
         is_once = server == least or (file in PROTOCOL and server != DOUBLE)
-        return is_once and not item.nodeid.startswith(ONLY_WITH_ALL)
+        return is_once and not is_slow(file) and not item.nodeid.startswith(ONLY_WITH_ALL)
 
     return [item for item in items if is_quick(item)]
 
@@ -300,6 +310,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in items if server_of(item) is None]
     elif is_quick_run(config):
         kept = quick(items)
+    elif config.getoption("rest"):
+        run = set(quick(items))
+        kept = [item for item in items if item not in run or file_of(item.nodeid) in MORE_WITH_ALL]
     else:
         kept = items
     if len(kept) < len(items):
