@@ -98,6 +98,7 @@ class LeaseLoop(WorkLoop):
                 yield
         finally:
             self._executor.close()
+            self._answered_runs.close()
 
     @override
     def _check_background(self) -> None:

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from freshq.worker.options import WorkerConfig
 
 BUSY_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=10.0)
-CLAIM_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=5.0)
+# A worker claims again at most this long after a store is back: one claim a second is little even for many
+# processes, each at a time of its own.
+CLAIM_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=1.0)
 logger = logging.getLogger(__name__)
 # Longest time between two turns, each of which asks whether to end.
 TURN_SECONDS: Final = 0.5

@@ -8,6 +8,7 @@ from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Shortest time between two writes of the progress of a run, apart from renewals of its lease.
 PROGRESS_SECONDS: Final = 5.0
+# How long a thread waits for more work before it ends.
+IDLE_SECONDS: Final = 1.0
 # The system has no file descriptor, thread, memory or buffer left. It may have one again soon.
 SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
 
@@ -287,7 +290,10 @@ def in_thread(name: str, function: Callable[[], T], ended: Future[T] | None = No
 
 
 class SerialCalls(Generic[T]):
-    """Calls a function for each item, one after the other, in a thread that ends when there are no more."""
+    """Calls a function for each item, one after the other, in a thread that ends some time after the last.
+
+    A thread for each item would take longer to start than most calls take.
+    """
 
     def __init__(self, name: str, function: Callable[[T], None]) -> None:
         """Begin without items.
@@ -298,26 +304,38 @@ class SerialCalls(Generic[T]):
         """
         self._name = name
         self._function = function
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._items: deque[T] = deque()
         self._is_working = False
+        self._is_closed = False
 
     def add(self, item: T) -> None:
         """Queue an item for the function; call it in this thread if the system has no thread left."""
-        with self._lock:
+        with self._changed:
             self._items.append(item)
             if self._is_working:
+                self._changed.notify()
                 return
             self._is_working = True
-        thread = in_thread(self._name, self._work)
+        thread = in_thread(self._name, partial(self._work, IDLE_SECONDS))
         if thread.done() and thread.exception() is not None:
-            self._work()
+            self._work(0.0)
 
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._items:
-                    self._is_working = False
-                    return
-                item = self._items.popleft()
+    def close(self) -> None:
+        """Let the thread end as soon as it has no more items."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def _work(self, idle_seconds: float) -> None:
+        while (item := self._next(idle_seconds)) is not None:
             self._function(item)
+
+    def _next(self, idle_seconds: float) -> T | None:
+        """Return the next item; None if there was none for a time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._is_closed, idle_seconds)
+            if self._items:
+                return self._items.popleft()
+            self._is_working = False
+            return None
