@@ -73,7 +73,7 @@ def test_an_extended_lease_still_holds() -> None:
     assert rules(events, left(TaskStatus.TAKEN, attempts=2)) == ["two holders"]
 
 
-def test_a_settlement_of_unknown_outcome_may_have_let_go() -> None:
+def test_a_settlement_of_unknown_outcome_may_have_ended_the_lease() -> None:
     events = [event("put", 0), claim(1, "a"), event("release", 2, by="a", outcome=UNKNOWN), claim(5, "b")]
 
     assert rules(events, left(TaskStatus.TAKEN, attempts=1)) == []

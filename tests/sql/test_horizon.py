@@ -154,8 +154,8 @@ def test_a_transaction_reads_no_more_pages_after_many_tasks(store: StoreUnderTes
     with queue.transaction() as work:
         assert work is not None
         assert work.task.payload == "old"
-    passed = horizon_of(queue).known(queue.name)
-    assert [span[0] < span[1] for span in passed.lines["0"]] == [True]
+    parts = horizon_of(queue).known(queue.name)
+    assert [span[0] < span[1] for span in parts.lines["0"]] == [True]
 
 
 @pytest.fixture

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshq.policy import fairness
-from freshq.policy.fairness import LEAST_SECONDS, UNKNOWN_SECONDS, GroupCosts, GroupTurns, fair_share
+from freshq.policy.fairness import LEAST_SECONDS, UNKNOWN_SECONDS, FairScheduler, GroupCosts, fair_share
 from freshq.policy.groups import GroupRule, GroupRules
-from freshq.stores.lines import MAX_UNCOUNTED, LineTurns
+from freshq.stores.lines import MAX_UNCOUNTED, LevelSchedulers
 from freshq.testing import make_task
 from tests.support.refusals import refused
 
 
-def served(turns: GroupTurns, groups: Sequence[str | None], count: int) -> list[str | None]:
+def served(scheduler: FairScheduler, groups: Sequence[str | None], count: int) -> list[str | None]:
     """Let groups that always have work take turns; return the groups in order of turns."""
     taken = []
     for _ in range(count):
-        group = turns.next_group(groups)
-        turns.record(group)
+        group = scheduler.next_group(groups)
+        scheduler.record(group)
         taken.append(group)
     return taken
 
@@ -32,39 +32,39 @@ def served(turns: GroupTurns, groups: Sequence[str | None], count: int) -> list[
 def test_groups_that_always_have_work_take_turns(groups: int, turns: int) -> None:
     names = [str(group) for group in range(groups)]
     expected = [str(turn % groups) for turn in range(turns)]
-    assert served(GroupTurns(credit_turns=10), names, turns) == expected
+    assert served(FairScheduler(credit_turns=10), names, turns) == expected
 
 
 def test_a_quiet_group_is_served_at_once_and_for_some_tasks_in_a_row() -> None:
-    turns = GroupTurns()
-    served(turns, ["flood"], 1000)
-    assert served(turns, ["flood", "quiet"], 20) == ["quiet"] * 20
+    scheduler = FairScheduler()
+    served(scheduler, ["flood"], 1000)
+    assert served(scheduler, ["flood", "quiet"], 20) == ["quiet"] * 20
 
 
 def test_a_group_that_begins_to_flood_does_not_starve_the_others_for_long() -> None:
-    turns = GroupTurns(credit_turns=100)
-    served(turns, ["old"], 5000)
-    first = Counter(served(turns, ["old", "new"], 400))
+    scheduler = FairScheduler(credit_turns=100)
+    served(scheduler, ["old"], 5000)
+    first = Counter(served(scheduler, ["old", "new"], 400))
     assert 100 <= first["old"] <= 200
-    assert Counter(served(turns, ["old", "new"], 400)) == {"old": 200, "new": 200}
+    assert Counter(served(scheduler, ["old", "new"], 400)) == {"old": 200, "new": 200}
 
 
 def test_what_a_group_does_not_use_goes_to_the_others() -> None:
-    turns = GroupTurns()
-    served(turns, ["a", "b", None], 3)
-    assert Counter(served(turns, ["a", "b"], 100)) == {"a": 50, "b": 50}
+    scheduler = FairScheduler()
+    served(scheduler, ["a", "b", None], 3)
+    assert Counter(served(scheduler, ["a", "b"], 100)) == {"a": 50, "b": 50}
 
 
 def test_groups_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fairness, "TURNS_PER_CLEANUP", 50)
-    turns = GroupTurns(credit_turns=1)
+    scheduler = FairScheduler(credit_turns=1)
     for number in range(1000):
-        served(turns, [str(number)], 1)
-        served(turns, ["busy"], 1)
-    assert len(turns) < 200
-    before, known = turns.copy(), len(turns)
-    served(turns, ["new", "busy"], 3)
-    assert turns.next_group(["busy", "0"]) == "0"
+        served(scheduler, [str(number)], 1)
+        served(scheduler, ["busy"], 1)
+    assert len(scheduler) < 200
+    before, known = scheduler.copy(), len(scheduler)
+    served(scheduler, ["new", "busy"], 3)
+    assert scheduler.next_group(["busy", "0"]) == "0"
     assert len(before) == known
 
 
@@ -79,7 +79,7 @@ def costs_of(**seconds: float) -> GroupCosts:
 
 def test_a_turn_costs_the_average_time_of_the_groups_tasks() -> None:
     costs = costs_of(long=20.0, short=1.0)
-    turns = Counter(served(GroupTurns(costs), ["long", "short"], 2100))
+    turns = Counter(served(FairScheduler(costs), ["long", "short"], 2100))
     assert turns["long"] * 20 == pytest.approx(turns["short"], rel=0.02)
     assert costs["unknown"] == costs.average
 
@@ -103,22 +103,22 @@ def test_averages_follow_tasks_that_become_longer_and_the_oldest_are_forgotten(
 
 
 def test_a_turn_is_corrected_by_the_time_that_its_task_took() -> None:
-    turns = GroupTurns()
-    assert turns.record("a") == UNKNOWN_SECONDS
-    turns.correct("a", UNKNOWN_SECONDS, 5.0)
-    assert served(turns, ["a", "b"], 6) == ["b"] * 5 + ["a"]
-    turns.correct("b", UNKNOWN_SECONDS, 0.5)
-    assert served(turns, ["a", "b"], 1) == ["b"]
+    scheduler = FairScheduler()
+    assert scheduler.record("a") == UNKNOWN_SECONDS
+    scheduler.correct("a", UNKNOWN_SECONDS, 5.0)
+    assert served(scheduler, ["a", "b"], 6) == ["b"] * 5 + ["a"]
+    scheduler.correct("b", UNKNOWN_SECONDS, 0.5)
+    assert served(scheduler, ["a", "b"], 1) == ["b"]
 
 
 @given(st.lists(st.floats(0.01, 10), min_size=40, max_size=40))
 def test_backlogged_groups_get_the_same_time_whatever_their_tasks_take(lengths: list[float]) -> None:
     """The bound of start-time fair queueing: one task of each group, here of at most 10 s."""
-    turns, used = GroupTurns(), {"a": 0.0, "b": 0.0}
+    scheduler, used = FairScheduler(), {"a": 0.0, "b": 0.0}
     for seconds in lengths:
-        group = turns.next_group(["a", "b"])
+        group = scheduler.next_group(["a", "b"])
         took = seconds if group == "a" else seconds / 10
-        turns.correct(group, turns.record(group), took)
+        scheduler.correct(group, scheduler.record(group), took)
         used[group] += took
         assert abs(used["a"] - used["b"]) <= 11
 
@@ -126,18 +126,18 @@ def test_backlogged_groups_get_the_same_time_whatever_their_tasks_take(lengths: 
 @pytest.mark.parametrize("long", [1.0, 20.0])
 def test_time_is_shared_by_weight(long: float) -> None:
     rules = GroupRules(of={"heavy": GroupRule(weight=3)})
-    turns = GroupTurns(costs_of(heavy=long, light=1.0), rules)
-    counts = Counter(served(turns, ["heavy", "light"], 4000))
+    scheduler = FairScheduler(costs_of(heavy=long, light=1.0), rules)
+    counts = Counter(served(scheduler, ["heavy", "light"], 4000))
     assert counts["heavy"] * long / counts["light"] == pytest.approx(3, rel=0.02)
-    turns.follow(GroupRules())
-    counts = Counter(served(turns, ["heavy", "light"], 4000))
+    scheduler.follow(GroupRules())
+    counts = Counter(served(scheduler, ["heavy", "light"], 4000))
     assert counts["heavy"] * long / counts["light"] == pytest.approx(1, rel=0.02)
 
 
 def test_the_children_of_a_parent_share_its_time() -> None:
     rules = GroupRules(of={"acme/vip": GroupRule(weight=2)}, separator="/")
     groups = ["victim", "acme", "acme/vip", *(f"acme/{number}" for number in range(7))]
-    counts = Counter(served(GroupTurns(rules=rules), groups, 2000))
+    counts = Counter(served(FairScheduler(rules=rules), groups, 2000))
     assert counts["victim"] == 1000
     assert counts["acme/vip"] == 200
     assert {counts[group] for group in groups} == {1000, 200, 100}
@@ -157,22 +157,22 @@ def test_a_name_has_a_lineage() -> None:
 def test_a_plan_is_what_the_turns_will_be(before: list[str | None], count: int, nested: bool) -> None:
     rules = GroupRules(of={"b": GroupRule(weight=2)}, separator="/" if nested else None)
     groups = ["a", "b", None, "d", "a/b", "a/c"]
-    turns = GroupTurns(costs_of(a=0.7, b=1.3, d=2.9), rules, credit_turns=5)
+    scheduler = FairScheduler(costs_of(a=0.7, b=1.3, d=2.9), rules, credit_turns=5)
     for group in before:
-        turns.record(group)
-    plan = turns.plan(groups, count)
-    assert turns.plan(groups, count) == plan
-    coming = served(turns, groups, count)
+        scheduler.record(group)
+    plan = scheduler.plan(groups, count)
+    assert scheduler.plan(groups, count) == plan
+    coming = served(scheduler, groups, count)
     assert Counter(plan) == Counter(coming)
     assert [group for group, number in plan.items() if number] == list(dict.fromkeys(coming))
     assert set(plan) == set(groups)
-    assert turns.plan([], 3) == {}
-    assert turns.plan(["a"], 3) == {"a": 3}
+    assert scheduler.plan([], 3) == {}
+    assert scheduler.plan(["a"], 3) == {"a": 3}
 
 
 def test_credit_must_be_a_turn_or_more() -> None:
     with refused("credit_turns"):
-        GroupTurns(credit_turns=0)
+        FairScheduler(credit_turns=0)
 
 
 @pytest.mark.parametrize(
@@ -209,48 +209,51 @@ def test_a_group_has_its_own_rule_or_the_default() -> None:
 @given(st.lists(st.lists(st.sampled_from("abcd"), min_size=1, unique=True), max_size=60))
 def test_claims_of_a_store_take_the_turns_of_the_policy(working: list[list[str]]) -> None:
     """Each claim sees other groups with work, as under churn."""
-    turns, lines = GroupTurns(), LineTurns()
+    scheduler, schedulers = FairScheduler(), LevelSchedulers()
     for groups in working:
-        (claimed,) = islice(lines.interleave(0, {group: iter([group]) for group in groups}), 1)
-        assert [claimed] == served(turns, groups, 1)
+        (claimed,) = islice(schedulers.interleave(0, {group: iter([group]) for group in groups}), 1)
+        assert [claimed] == served(scheduler, groups, 1)
 
 
 def test_a_group_without_candidates_uses_no_turn() -> None:
-    lines = LineTurns()
-    lines.record(0, "b", 2)
-    found = lines.interleave(0, {"a": iter(()), "b": iter(["b1", "b2"]), "c": iter(["c1", "c2", "c3"])})
+    schedulers = LevelSchedulers()
+    schedulers.record(0, "b", 2)
+    found = schedulers.interleave(0, {"a": iter(()), "b": iter(["b1", "b2"]), "c": iter(["c1", "c2", "c3"])})
     assert list(found) == ["c1", "c2", "b1", "c3", "b2"]
-    assert list(lines.interleave(1, {"b": iter(["b1"]), "c": iter(["c1"])})) == ["b1", "c1"]
+    assert list(schedulers.interleave(1, {"b": iter(["b1"]), "c": iter(["c1"])})) == ["b1", "c1"]
 
 
 @given(st.lists(st.tuples(st.sampled_from([None, None, None, "a"]), st.floats(0, 5)), max_size=40))
 def test_turns_that_wait_to_be_counted_count_the_same(ends: list[tuple[str | None, float]]) -> None:
-    late, at_once = LineTurns(), LineTurns()
+    late, at_once = LevelSchedulers(), LevelSchedulers()
     for number, (group, seconds) in enumerate(ends):
         task = make_task(number, task_id=f"{number}", group=group)
-        for turns in (late, at_once):
-            turns.record(0, group, 1)
-            turns.claimed([task])
-            turns.settled(task, seconds)
+        for schedulers in (late, at_once):
+            schedulers.record(0, group, 1)
+            schedulers.claimed([task])
+            schedulers.settled(task, seconds)
         at_once.seconds_of(group)
     assert late.seconds_of(None) == at_once.seconds_of(None)
     assert late.plan(0, [None, "a", "b"], 50) == at_once.plan(0, [None, "a", "b"], 50)
 
 
 def test_claims_that_find_nothing_displace_no_end_that_waits_to_be_counted() -> None:
-    lines = LineTurns()
-    lines.settled(make_task("work", task_id="a"), 5.0)
+    schedulers = LevelSchedulers()
+    schedulers.settled(make_task("work", task_id="a"), 5.0)
     for _ in range(MAX_UNCOUNTED):
-        lines.claimed([])
-        lines.record(0, None, 0)
-    assert lines.seconds_of(None) == 5.0
+        schedulers.claimed([])
+        schedulers.record(0, None, 0)
+    assert schedulers.seconds_of(None) == 5.0
 
 
 def test_claims_of_many_tasks_that_nobody_ends_here_are_bounded() -> None:
-    lines, claimed = LineTurns(), [make_task(0, task_id=f"{number}") for number in range(MAX_UNCOUNTED)]
-    lines.settled(claimed[0], 5.0)
-    lines.claimed(claimed)
-    assert lines.seconds_of(None) == UNKNOWN_SECONDS
+    schedulers, claimed = (
+        LevelSchedulers(),
+        [make_task(0, task_id=f"{number}") for number in range(MAX_UNCOUNTED)],
+    )
+    schedulers.settled(claimed[0], 5.0)
+    schedulers.claimed(claimed)
+    assert schedulers.seconds_of(None) == UNKNOWN_SECONDS
 
 
 @pytest.mark.parametrize(

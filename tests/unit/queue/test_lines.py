@@ -16,7 +16,7 @@ from freshq.policy.order import Order
 from freshq.queue import lines
 from freshq.queue.claim import MAX_ROUNDS, Search
 from freshq.queue.lines import MIN_ASKED, Level, LineBook, OpenLines, gaps
-from freshq.stores.lines import END, Choice, ClaimRequest, LineOrders, LineTurns, line_key
+from freshq.stores.lines import END, Choice, ClaimRequest, LevelSchedulers, LineOrders, line_key
 from freshq.testing import make_task
 
 KEYS = st.builds(
@@ -31,7 +31,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def book() -> LineBook:
-    return LineBook(LineTurns())
+    return LineBook(LevelSchedulers())
 
 
 @dataclass
@@ -78,7 +78,7 @@ def test_many_lines_take_turns_level_by_level(book: LineBook) -> None:
     assert many.seen(book) == [["5x"], ["0a", "0b", "0c"]]
     many.keys.remove("5x")
     many.keys.append("0e")
-    peek = book.copy(LineTurns())
+    peek = book.copy(LevelSchedulers())
     first = many.seen(book)
     assert many.seen(peek) == first
     assert {key for _ in range(2) for level in many.seen(book) for key in level} == {*many.keys}
@@ -88,14 +88,14 @@ def test_a_queue_with_many_lines_may_have_few_again(book: LineBook) -> None:
     many = Lines(["0a", "0b", "0c", "0d"])
     assert many.seen(book) == [["0a", "0b", "0c"]]
     assert book.is_partial
-    assert book.copy(LineTurns()).is_partial
+    assert book.copy(LevelSchedulers()).is_partial
     del many.keys[1:]
     assert many.seen(book) == [["0a"]]
-    assert not book.copy(LineTurns()).is_partial
+    assert not book.copy(LevelSchedulers()).is_partial
     many = Lines(["0a", "0b", "0c", "0d"])
     many.seen(book)
     assert Lines([]).seen(book) == []
-    assert not book.copy(LineTurns()).is_partial
+    assert not book.copy(LevelSchedulers()).is_partial
     many.seen(book)
     book.is_whole()
     assert not book.is_partial
@@ -222,7 +222,7 @@ def task_at(number: int, level: int, group: str | None) -> Task:
     return make_task("work", task_id=f"{number:03}", priority=level, group=group, created=float(number))
 
 
-def naive(tasks: list[Task], turns: LineTurns, limit: int, *, newest_first: bool) -> list[Task]:
+def naive(tasks: list[Task], schedulers: LevelSchedulers, limit: int, *, newest_first: bool) -> list[Task]:
     """Return the next tasks: level by level, groups in turn, each line in its order."""
 
     def all_tasks() -> Any:
@@ -238,7 +238,7 @@ def naive(tasks: list[Task], turns: LineTurns, limit: int, *, newest_first: bool
                 )
                 for group in groups
             }
-            yield from turns.interleave(level, of_group)
+            yield from schedulers.interleave(level, of_group)
 
     return list(islice(all_tasks(), limit))
 
@@ -247,11 +247,11 @@ def line_of(task: Task) -> str:
     return line_key(task.priority, task.group)
 
 
-def request_for(limit: int, order: Order, turns: LineTurns) -> ClaimRequest:
+def request_for(limit: int, order: Order, schedulers: LevelSchedulers) -> ClaimRequest:
     nothing: Callable[..., Any] = lambda *_: None  # noqa: E731
     return ClaimRequest(
-        "q", LineOrders(order, 60.0), turns, SHARED_EQUALLY, limit, "token", lambda: 1000.0, 60, 60, 0, 60,
-        nothing, nothing,
+        "q", LineOrders(order, 60.0), schedulers, SHARED_EQUALLY, limit, "token", lambda: 1000.0,
+        60, 60, 0, 60, nothing, nothing,
     )  # fmt: skip
 
 
@@ -263,43 +263,43 @@ PUTS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([None, "a", "b"])),
 def test_a_search_takes_what_a_look_at_all_tasks_would_choose(
     steps: list[tuple[list[tuple[int, str | None]], int]], order: Order
 ) -> None:
-    turns, shelf, number = LineTurns(), Shelf([]), 0
+    schedulers, shelf, number = LevelSchedulers(), Shelf([]), 0
     store: Any = shelf
-    book = LineBook(turns)
+    book = LineBook(schedulers)
     for puts, limit in steps:
         for level, group in puts:
             number += 1
             task = task_at(number, level, group)
             shelf.waiting.append(task)
-        wanted = naive(shelf.waiting, turns.copy(), limit, newest_first=order is Order.LIFO)
-        taken = Search(book, OpenLines(book), store, request_for(limit, order, turns)).run()
+        wanted = naive(shelf.waiting, schedulers.copy(), limit, newest_first=order is Order.LIFO)
+        taken = Search(book, OpenLines(book), store, request_for(limit, order, schedulers)).run()
         assert [task.priority for task in taken] == [task.priority for task in wanted]
         # Two groups may start a turn at the same virtual time; then either may be first.
         assert sorted(taken, key=line_of) == sorted(wanted, key=line_of)
 
 
 def test_groups_take_turns_within_a_claim_and_from_one_to_the_next() -> None:
-    turns = LineTurns()
+    schedulers = LevelSchedulers()
     shelf = Shelf([task_at(number, 0, "a" if number > 4 else "b") for number in range(9)])
     store: Any = shelf
-    book = LineBook(turns)
+    book = LineBook(schedulers)
     taken: list[str | None] = []
     for limit in (3, 1, 4):
         taken += [
             task.group
-            for task in Search(book, OpenLines(book), store, request_for(limit, Order.LIFO, turns)).run()
+            for task in Search(book, OpenLines(book), store, request_for(limit, Order.LIFO, schedulers)).run()
         ]
     assert taken[:3] in (["a", "b", "a"], ["b", "a", "b"])
     assert [taken[:count].count("a") for count in (2, 4, 8)] == [1, 2, 4]
 
 
 def test_groups_take_turns_among_claims_of_one_task() -> None:
-    turns = LineTurns()
+    schedulers = LevelSchedulers()
     shelf = Shelf([task_at(number, 0, "a" if number > 4 else "b") for number in range(8)])
     store: Any = shelf
-    book = LineBook(turns)
+    book = LineBook(schedulers)
     taken = [
-        Search(book, OpenLines(book), store, request_for(1, Order.LIFO, turns)).run()[0].group
+        Search(book, OpenLines(book), store, request_for(1, Order.LIFO, schedulers)).run()[0].group
         for _ in range(4)
     ]
     assert taken in (["a", "b", "a", "b"], ["b", "a", "b", "a"])
@@ -308,10 +308,10 @@ def test_groups_take_turns_among_claims_of_one_task() -> None:
 @pytest.mark.parametrize("stale", [0, 3, MIN_ASKED, 9, 11])
 @patch.object(lines, "WINDOW_LINES", 64)
 def test_a_line_behind_others_with_nothing_to_take_is_found(stale: int) -> None:
-    turns, groups = LineTurns(), [f"{number:02}" for number in range(12)]
+    schedulers, groups = LevelSchedulers(), [f"{number:02}" for number in range(12)]
     shelf = Shelf([task_at(number, 0, group) for number, group in enumerate(groups)], groups[:stale])
     store: Any = shelf
-    book = LineBook(turns)
-    found = Search(book, OpenLines(book), store, request_for(1, Order.LIFO, turns)).run()
+    book = LineBook(schedulers)
+    found = Search(book, OpenLines(book), store, request_for(1, Order.LIFO, schedulers)).run()
     assert [task.group for task in found] == [groups[stale]]
     assert shelf.takes <= MAX_ROUNDS

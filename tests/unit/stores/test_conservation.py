@@ -69,7 +69,7 @@ class Expected:
             return self.lease_until <= now
         return self.status is TaskStatus.PENDING and self.not_before is not None and self.not_before <= now
 
-    def let_go(self, status: TaskStatus) -> None:
+    def becomes(self, status: TaskStatus) -> None:
         self.status, self.token = status, None
 
 
@@ -164,7 +164,7 @@ class Conservation(RuleBasedStateMachine):
             if task.status is TaskStatus.PENDING:
                 task.not_before = None
             else:
-                task.let_go(TaskStatus.PENDING if task.attempts < MAX_ATTEMPTS else TaskStatus.FAILURE)
+                task.becomes(TaskStatus.PENDING if task.attempts < MAX_ATTEMPTS else TaskStatus.FAILURE)
         return len(due)
 
     @rule()
@@ -197,18 +197,18 @@ class Conservation(RuleBasedStateMachine):
     def expect_settled(self, task: Expected, verb: str, seconds: float) -> None:
         match verb:
             case "complete":
-                task.let_go(TaskStatus.SUCCESS)
+                task.becomes(TaskStatus.SUCCESS)
             case "fail":
-                task.let_go(TaskStatus.FAILURE)
+                task.becomes(TaskStatus.FAILURE)
             case "release":
-                task.let_go(TaskStatus.PENDING)
+                task.becomes(TaskStatus.PENDING)
                 task.attempts -= 1
             case "extend":
                 task.lease_until = max(task.lease_until, round(self.clock.now + seconds, 6))
             case _ if task.attempts >= MAX_ATTEMPTS:
-                task.let_go(TaskStatus.FAILURE)
+                task.becomes(TaskStatus.FAILURE)
             case _:
-                task.let_go(TaskStatus.PENDING)
+                task.becomes(TaskStatus.PENDING)
                 if task.deadline > self.clock.now:
                     task.not_before = round(self.clock.now + seconds, 6)
 
@@ -226,14 +226,14 @@ class Conservation(RuleBasedStateMachine):
             match verb:
                 case "cancel":
                     self.producer.cancel(task_id)
-                    task.let_go(TaskStatus.CANCELLED)
+                    task.becomes(TaskStatus.CANCELLED)
                     task.not_before = None
                 case "reprioritize":
                     self.producer.reprioritize(task_id, priority=9)
                     task.priority = 9
                 case _:
                     assert self.producer.redrive([task_id]) == 1
-                    task.let_go(TaskStatus.PENDING)
+                    task.becomes(TaskStatus.PENDING)
                     task.attempts = 0
 
     @precondition(lambda self: self.model)
@@ -247,7 +247,7 @@ class Conservation(RuleBasedStateMachine):
         with self.refused_unless(state in states, IllegalTransition):
             REPAIRS[verb](self.producer, task_id, force)
             changed = known(self.producer, task_id)
-            task.let_go(changed.status)
+            task.becomes(changed.status)
             if verb == "redrive as new":
                 since = max(self.clock.now, task.created if state == "delayed" else 0.0)
                 assert changed.created == pytest.approx(since, abs=1e-3)
@@ -305,7 +305,7 @@ class Conservation(RuleBasedStateMachine):
             for claim in self.new_process().claim(100, lease_seconds=10):
                 assert self.model[claim.task.task_id].state(self.clock.now) == "pending"
                 self.producer.complete(claim)
-                self.model[claim.task.task_id].let_go(TaskStatus.SUCCESS)
+                self.model[claim.task.task_id].becomes(TaskStatus.SUCCESS)
         assert counts(self.producer.stats()).keys() <= {"success", "failure", "cancelled", "shed"}
         assert sum(counts(self.producer.stats()).values()) == len(self.model)
 

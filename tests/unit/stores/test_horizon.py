@@ -21,8 +21,8 @@ from freshq.stores.sql.horizon import (
     OLD_TRANSACTIONS,
     PROBE_SECONDS,
     SEARCH_PART,
+    EmptyParts,
     Horizon,
-    Passed,
 )
 from tests.conftest import Clock
 
@@ -48,12 +48,12 @@ def horizon_of(snapshots: Snapshots, clock: Clock) -> Horizon:
 
 
 @pytest.fixture
-def passed() -> Passed:
-    return Passed(began=0.0)
+def parts() -> EmptyParts:
+    return EmptyParts(began=0.0)
 
 
 def found(
-    passed: Passed,
+    parts: EmptyParts,
     until_us: int,
     best_us: int | None,
     *,
@@ -65,10 +65,10 @@ def found(
     def probe(spans: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, int]:
         assert all(low < high <= until_us for low, high in spans[LINE])
         if entered_us is not None:
-            passed.enter(LINE, entered_us)
+            parts.enter(LINE, entered_us)
         return {} if best_us is None else {LINE: best_us}
 
-    passed.find_out([LINE], (5, until_us), probe, newest_first=newest_first)
+    parts.find_out([LINE], (5, until_us), probe, newest_first=newest_first)
 
 
 def pending(created: float, **options: Any) -> Task:
@@ -80,99 +80,99 @@ def pending(created: float, **options: Any) -> Task:
     return task
 
 
-def test_everything_young_enough_is_searched_at_first(passed: Passed) -> None:
-    assert passed.spans(LINE, 5, newest_first=True) == [(5, EVER_US)]
+def test_everything_young_enough_is_searched_at_first(parts: EmptyParts) -> None:
+    assert parts.spans(LINE, 5, newest_first=True) == [(5, EVER_US)]
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
-def test_what_is_better_than_the_best_task_is_passed_over(passed: Passed, *, newest_first: bool) -> None:
-    found(passed, 1_000, 300, newest_first=newest_first)
+def test_what_is_better_than_the_best_task_is_passed_over(parts: EmptyParts, *, newest_first: bool) -> None:
+    found(parts, 1_000, 300, newest_first=newest_first)
     left = {True: [(999, EVER_US), (5, 301)], False: [(299, EVER_US)]}
-    assert passed.spans(LINE, 5, newest_first=newest_first) == left[newest_first]
-    assert passed.spans("1", 5, newest_first=newest_first) == [(5, EVER_US)]
+    assert parts.spans(LINE, 5, newest_first=newest_first) == left[newest_first]
+    assert parts.spans("1", 5, newest_first=newest_first) == [(5, EVER_US)]
 
 
-def test_of_an_empty_line_only_the_newest_part_is_searched(passed: Passed) -> None:
-    found(passed, 1_000, None, newest_first=True)
-    assert passed.spans(LINE, 5, newest_first=True) == [(999, EVER_US)]
+def test_of_an_empty_line_only_the_newest_part_is_searched(parts: EmptyParts) -> None:
+    found(parts, 1_000, None, newest_first=True)
+    assert parts.spans(LINE, 5, newest_first=True) == [(999, EVER_US)]
 
 
-def test_tasks_that_may_not_have_been_committed_are_searched_again(passed: Passed) -> None:
-    found(passed, 1_000, 999)
-    assert passed.spans(LINE, 5, newest_first=True) == [(5, EVER_US)]
-    found(passed, 1_000, None)
-    assert passed.spans(LINE, 5, newest_first=True) == [(999, EVER_US)]
-    assert passed.spans(LINE, 2_000, newest_first=True) == [(2_000, EVER_US)]
+def test_tasks_that_may_not_have_been_committed_are_searched_again(parts: EmptyParts) -> None:
+    found(parts, 1_000, 999)
+    assert parts.spans(LINE, 5, newest_first=True) == [(5, EVER_US)]
+    found(parts, 1_000, None)
+    assert parts.spans(LINE, 5, newest_first=True) == [(999, EVER_US)]
+    assert parts.spans(LINE, 2_000, newest_first=True) == [(2_000, EVER_US)]
 
 
-def test_neighbouring_ranges_are_one(passed: Passed) -> None:
-    found(passed, 500, 400, newest_first=True)
-    found(passed, 900, 800, newest_first=True)
-    assert passed.spans(LINE, 5, newest_first=True) == [(899, EVER_US), (499, 801), (5, 401)]
-    found(passed, 1_000, 300, newest_first=True)
-    assert passed.spans(LINE, 5, newest_first=True) == [(999, EVER_US), (5, 301)]
+def test_neighbouring_ranges_are_one(parts: EmptyParts) -> None:
+    found(parts, 500, 400, newest_first=True)
+    found(parts, 900, 800, newest_first=True)
+    assert parts.spans(LINE, 5, newest_first=True) == [(899, EVER_US), (499, 801), (5, 401)]
+    found(parts, 1_000, 300, newest_first=True)
+    assert parts.spans(LINE, 5, newest_first=True) == [(999, EVER_US), (5, 301)]
 
 
-def test_a_task_that_enters_a_line_is_not_passed_over(passed: Passed) -> None:
-    found(passed, 1_000, None, newest_first=True)
-    passed.enter(LINE, 300)
-    assert passed.spans(LINE, 5, newest_first=True) == [(999, EVER_US), (299, 301)]
+def test_a_task_that_enters_a_line_is_not_passed_over(parts: EmptyParts) -> None:
+    found(parts, 1_000, None, newest_first=True)
+    parts.enter(LINE, 300)
+    assert parts.spans(LINE, 5, newest_first=True) == [(999, EVER_US), (299, 301)]
     # A search that has begun may not see it.
-    found(passed, 1_000, None, entered_us=400)
-    assert passed.spans(LINE, 5, newest_first=True) == [(999, EVER_US), (399, 401)]
-    found(passed, 1_000, None)
-    assert passed.spans(LINE, 5, newest_first=True) == [(999, EVER_US)]
+    found(parts, 1_000, None, entered_us=400)
+    assert parts.spans(LINE, 5, newest_first=True) == [(999, EVER_US), (399, 401)]
+    found(parts, 1_000, None)
+    assert parts.spans(LINE, 5, newest_first=True) == [(999, EVER_US)]
 
 
-def test_only_the_widest_ranges_are_kept(passed: Passed) -> None:
-    found(passed, 100_000, None, newest_first=True)
+def test_only_the_widest_ranges_are_kept(parts: EmptyParts) -> None:
+    found(parts, 100_000, None, newest_first=True)
     for number in range(1, 2 * MAX_RANGES):
-        passed.enter(LINE, number * 1_000)
-    spans = passed.spans(LINE, 5, newest_first=False)
-    assert len(passed.lines[LINE]) == MAX_RANGES
+        parts.enter(LINE, number * 1_000)
+    spans = parts.spans(LINE, 5, newest_first=False)
+    assert len(parts.lines[LINE]) == MAX_RANGES
     assert all(any(low < number * 1_000 < high for low, high in spans) for number in range(1, 2 * MAX_RANGES))
 
 
-def test_a_line_is_probed_now_and_then(passed: Passed) -> None:
-    assert passed.to_probe([LINE, "1"], 10.0) == [LINE, "1"]
-    assert passed.to_probe([LINE, "2"], 10.0) == ["2"]
-    assert passed.to_probe([LINE], 10.0 + PROBE_SECONDS) == [LINE]
+def test_a_line_is_probed_now_and_then(parts: EmptyParts) -> None:
+    assert parts.to_probe([LINE, "1"], 10.0) == [LINE, "1"]
+    assert parts.to_probe([LINE, "2"], 10.0) == ["2"]
+    assert parts.to_probe([LINE], 10.0 + PROBE_SECONDS) == [LINE]
 
 
-def test_lines_are_looked_up_once_a_second(passed: Passed) -> None:
+def test_lines_are_looked_up_once_a_second(parts: EmptyParts) -> None:
     answers: list[list[str]] = [["0"], [], ["1"]]
 
     def look_up(now: float) -> list[str]:
-        return [*passed.look_up(lambda _name, _where: answers.pop(0), now, "following", {"of_after": ""})]
+        return [*parts.look_up(lambda _name, _where: answers.pop(0), now, "following", {"of_after": ""})]
 
     assert look_up(10.0) == ["0"]
     assert look_up(10.1) == ["0"]
     # Nothing waits: then the line that had a task last is the likeliest to have the next one.
     assert look_up(10.0 + LOOKUP_SECONDS) == ["0"]
     assert look_up(10.0 + 2 * LOOKUP_SECONDS) == ["1"]
-    passed.enter("2", 300)
-    assert not passed.lookups
+    parts.enter("2", 300)
+    assert not parts.lookups
 
 
 def test_without_an_old_snapshot_nothing_is_passed_over(clock: Clock) -> None:
     snapshots = Snapshots(OLD_TRANSACTIONS - 1)
     horizon = horizon_of(snapshots, clock)
-    assert horizon.passed(QUEUE) is horizon.known(QUEUE) is None
+    assert horizon.empty_parts(QUEUE) is horizon.known(QUEUE) is None
     assert not horizon.searches_again(QUEUE)
     horizon.entered([pending(clock.now)])
     snapshots.transactions += 1
-    assert horizon.passed(QUEUE) is None  # found out a moment ago
+    assert horizon.empty_parts(QUEUE) is None  # found out a moment ago
     assert snapshots.asked == 1
     clock.advance(CHECK_SECONDS)
-    assert horizon.passed(QUEUE) is horizon.known(QUEUE) is not None
+    assert horizon.empty_parts(QUEUE) is horizon.known(QUEUE) is not None
     snapshots.transactions = 0
     clock.advance(CHECK_SECONDS)
-    assert horizon.passed(QUEUE) is horizon.known(QUEUE) is None
+    assert horizon.empty_parts(QUEUE) is horizon.known(QUEUE) is None
 
 
 def test_other_databases_are_not_asked(clock: Clock) -> None:
     snapshots = Snapshots(OLD_TRANSACTIONS, "sqlite")
-    assert horizon_of(snapshots, clock).passed(QUEUE) is None
+    assert horizon_of(snapshots, clock).empty_parts(QUEUE) is None
     assert not snapshots.asked
 
 
@@ -185,13 +185,13 @@ def test_stats_say_what_an_old_snapshot_keeps(clock: Clock) -> None:
 
 def test_everything_is_searched_again_after_some_seconds(clock: Clock) -> None:
     horizon = horizon_of(Snapshots(OLD_TRANSACTIONS), clock)
-    first = horizon.passed(QUEUE)
+    first = horizon.empty_parts(QUEUE)
     assert first is not None
     first.look_up(lambda _name, _where: ["0"], clock.now, "following", {})
     clock.advance(FULL_SECONDS / 2)
-    assert horizon.passed(QUEUE) is first
+    assert horizon.empty_parts(QUEUE) is first
     clock.advance(FULL_SECONDS / 2)
-    second = horizon.passed(QUEUE)
+    second = horizon.empty_parts(QUEUE)
     assert second is not None
     assert second is not first
     assert second.lookups == first.lookups
@@ -199,9 +199,9 @@ def test_everything_is_searched_again_after_some_seconds(clock: Clock) -> None:
 
 def test_a_claim_that_finds_nothing_searches_everything_but_not_all_the_time(clock: Clock) -> None:
     horizon = horizon_of(Snapshots(OLD_TRANSACTIONS), clock)
-    passed = horizon.passed(QUEUE)
-    assert passed is not None
-    passed.search_seconds = 2 * EMPTY_SECONDS * SEARCH_PART
+    parts = horizon.empty_parts(QUEUE)
+    assert parts is not None
+    parts.search_seconds = 2 * EMPTY_SECONDS * SEARCH_PART
     clock.advance(EMPTY_SECONDS)
     assert not horizon.searches_again(QUEUE)
     clock.advance(EMPTY_SECONDS)
@@ -213,14 +213,14 @@ def test_a_claim_that_finds_nothing_searches_everything_but_not_all_the_time(clo
 
 def test_a_returned_task_is_found_again(clock: Clock) -> None:
     horizon = horizon_of(Snapshots(OLD_TRANSACTIONS), clock)
-    passed = horizon.passed(QUEUE)
-    assert passed is not None
-    found(passed, int(clock.now * 1e6), None)
-    before = passed.spans(LINE, 5, newest_first=True)
+    parts = horizon.empty_parts(QUEUE)
+    assert parts is not None
+    found(parts, int(clock.now * 1e6), None)
+    before = parts.spans(LINE, 5, newest_first=True)
     horizon.entered([None, pending(clock.now - 60, delay_seconds=10)])
-    assert passed.spans(LINE, 5, newest_first=True) == before
+    assert parts.spans(LINE, 5, newest_first=True) == before
     horizon.entered([pending(clock.now - 60)])
-    assert len(passed.spans(LINE, 5, newest_first=True)) == len(before) + 1
+    assert len(parts.spans(LINE, 5, newest_first=True)) == len(before) + 1
 
 
 def test_upkeep_does_not_look_twice_where_nothing_is_due(clock: Clock) -> None:

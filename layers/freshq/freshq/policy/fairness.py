@@ -130,7 +130,7 @@ class _Paths(dict[Group, tuple[_Step, ...]]):
             yield group, None, 1.0
 
 
-class GroupTurns:
+class FairScheduler:
     """Gives each turn to the group that has used the least time. One object per priority level.
 
     Newest first alone lets one tenant that floods the queue starve the others, because its tasks are
@@ -177,9 +177,9 @@ class GroupTurns:
         """Return the number of groups and parents that are remembered."""
         return sum(len(siblings.finish) for siblings in self._siblings.values())
 
-    def copy(self) -> GroupTurns:
+    def copy(self) -> FairScheduler:
         """Return an independent copy; it shares the costs."""
-        copied = GroupTurns(self._costs, self._paths.rules, self._credit_turns)
+        copied = FairScheduler(self._costs, self._paths.rules, self._credit_turns)
         for parent, siblings in self._siblings.items():
             twin = copied._siblings[parent]
             twin.now, twin.finish = siblings.now, siblings.finish.copy()

@@ -24,7 +24,7 @@ from freshq.queue.lines import LimitedClaim, place_in_line
 from freshq.queue.polling import answer_of, poll_for_claims
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Guard
-from freshq.stores.lines import Choice, ClaimRequest, Effort, OldestRequest, line_key
+from freshq.stores.lines import Choice, ClaimRequest, OldestRequest, line_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -192,7 +192,7 @@ def _give_back(core: Core, claims: Sequence[Claim]) -> None:
     try:
         if releases:
             core.store.replace_many(releases)
-            core.let_go([claim.task for claim in claims])
+            core.stopped_running([claim.task for claim in claims])
     except StoreError:
         logger.warning(
             "queue %r: could not release %d tasks; each returns when its lease expires",
@@ -273,7 +273,7 @@ def _in_turn(claimable: Sequence[Task], sign: int) -> Iterator[Waiting]:
         yield Waiting(task, WaitsFor.TURN if place < before else None)
 
 
-def shed_late(core: Core, codel: LineCodel, doomed: Sequence[Claim]) -> float:
+def shed_late(core: Core, codel: LineCodel, to_shed: Sequence[Claim]) -> float:
     """Shed claimed tasks that waited too long, and late tasks behind them, in one batch of writes.
 
     A claimed task that cannot be shed is recovered when its lease expires.
@@ -281,24 +281,24 @@ def shed_late(core: Core, codel: LineCodel, doomed: Sequence[Claim]) -> float:
     Args:
         core: The queue.
         codel: Its CoDel.
-        doomed: The claims to shed; one or more.
+        to_shed: The claims to shed; one or more.
 
     Returns:
         The longest wait in seconds of the tasks that the claim may take next; infinite if no task to shed is
         left.
     """
     now = core.now()
-    oldest = _oldest_behind(core, doomed, now)
+    oldest = _oldest_behind(core, to_shed, now)
     late = [task for task in oldest if codel.sheds_behind(task, now)]
-    _store_as_shed(core, doomed, late, now)
+    _store_as_shed(core, to_shed, late, now)
     complete = oldest and len(oldest) < MAX_SHED_BEHIND and codel.has_one_line
     return math.inf if complete else _longest_wait_seconds(core)
 
 
-def _oldest_behind(core: Core, doomed: Sequence[Claim], now: float) -> list[Task]:
+def _oldest_behind(core: Core, to_shed: Sequence[Claim], now: float) -> list[Task]:
     """Return the oldest tasks in the lines of shed tasks; none if they cannot be read."""
-    level = doomed[0].task.priority
-    groups = dict.fromkeys(claim.task.group for claim in doomed if claim.task.priority == level)
+    level = to_shed[0].task.priority
+    groups = dict.fromkeys(claim.task.group for claim in to_shed if claim.task.priority == level)
     # CoDel does not shed tasks that the reserve keeps from claims.
     reserve_seconds = core.reserve.seconds(lambda: now)
     created_after = now - core.stale_after_seconds + reserve_seconds
@@ -311,11 +311,11 @@ def _oldest_behind(core: Core, doomed: Sequence[Claim], now: float) -> list[Task
     return [task for task in oldest if task.stale_at > now + reserve_seconds]
 
 
-def _store_as_shed(core: Core, doomed: Sequence[Claim], late: Sequence[Task], now: float) -> None:
+def _store_as_shed(core: Core, to_shed: Sequence[Claim], late: Sequence[Task], now: float) -> None:
     life = core.lifecycle
     changes = [
         (life.shed_claimed(held_task(claim), now, ShedReason.CODEL), Guard.held(claim.token))
-        for claim in doomed
+        for claim in to_shed
     ]
     changes += [(life.shed(task, now, ShedReason.CODEL), Guard.unchanged(task)) for task in late]
     stored: Sequence[Task | None] = []
@@ -324,8 +324,8 @@ def _store_as_shed(core: Core, doomed: Sequence[Claim], late: Sequence[Task], no
         stored = core.store.replace_many(changes)
     except StoreError as error:
         problem = error
-    core.let_go([claim.task for claim in doomed])
-    lost = len(doomed) - sum(task is not None for task in stored[: len(doomed)])
+    core.stopped_running([claim.task for claim in to_shed])
+    lost = len(to_shed) - sum(task is not None for task in stored[: len(to_shed)])
     if lost:
         logger.warning(
             "%d tasks could not be shed; each returns when its lease expires", lost, exc_info=problem
@@ -356,7 +356,7 @@ def candidates(
         lines = {
             group: _of_line(reader, request, (level.number, group), moment, share) for group in level.keys
         }
-        yield from request.turns.interleave(level.number, lines, room)
+        yield from request.schedulers.interleave(level.number, lines, room)
 
 
 def _of_line(
@@ -435,15 +435,16 @@ class Search:
 
     def _look(self, take: Callable[[], bool]) -> None:
         """Look for lines, and take tasks from them; if these are too few, clear stale tasks and try again."""
-        request, effort = self._request, self._request.effort
+        request = self._request
         for _ in range(MAX_LOOKS):
             is_short = take() and self._missing > 0
-            effort.bounded = is_short and self._store.clear_stale(request.queue, request.clock()) > 0
-            if not effort.bounded:
+            cleared = self._store.clear_stale(request.queue, request.clock()) if is_short else 0
+            request.search_incomplete = cleared > 0
+            if not cleared:
                 break
         if not request.groups.has_limits:  # a claim within limits searches every line
-            effort.bounded |= self._book.left_out
-        effort.bounded &= self._missing > 0
+            request.search_incomplete |= self._book.left_out
+        request.search_incomplete &= self._missing > 0
 
     def _take_found(self) -> bool:
         """Look for lines and ask them, the highest level first; return whether there are lines."""
@@ -551,7 +552,7 @@ def preview(book: LineBook, store: Lines, request: ClaimRequest) -> list[Task]:
     Raises:
         StoreError: If the store did not answer.
     """
-    book = book.copy(request.turns)  # this process's claims go on from the same place
+    book = book.copy(request.schedulers)  # this process's claims go on from the same place
 
     def look(reader: LineReader) -> list[Task]:
         found = candidates(reader, request, book.look(reader))
@@ -602,7 +603,7 @@ def claim_request(
     return ClaimRequest(
         queue=core.name,
         orders=core.orders,
-        turns=core.turns,
+        schedulers=core.schedulers,
         groups=config.groups,
         limit=limit,
         token=config.worker_name + WORKER_SEPARATOR + new_token(),
@@ -630,10 +631,10 @@ def has_claimable(core: Core) -> bool:
     if core.store.paused(core.name):
         return False
     request = claim_request(core, 1, core.config.lease_seconds)
-    request.turns = core.turns.copy()
+    request.schedulers = core.schedulers.copy()
     if core.running is not None and request.groups.has_limits:
         request.room = core.running.room(request.groups, core.now())
-    return bool(core.store.peek(request)) or request.effort.bounded
+    return bool(core.store.peek(request)) or request.search_incomplete
 
 
 def checked_claim(core: Core, limit: int, lease_seconds: float | None) -> float:
@@ -690,26 +691,25 @@ class Claiming(Verbs):
         core = self._core
         if core.store.paused(core.name):
             return Claims()
-        effort = Effort()
-        take = partial(self._take, effort)
-        if core.codel is not None:
-            take = partial(self._take_unless_shed, core.codel, effort)
+        take = self._take if core.codel is None else partial(self._take_unless_shed, core.codel)
         is_due = core.upkeep.look_is_due(lease_seconds, began)
         # If the store does not answer, the next look is a quarter of a lease later.
         brought_in = core.bring_in_due() if is_due else 0
         claims = take(limit, lease_seconds)
         if len(claims) < limit and not is_due:
             brought_in = self._add_due(claims, take, limit, lease_seconds)
-        fit = fit_to_run(core, claims, lease_seconds, began)
-        for claim in fit:
+        taken = len(claims)
+        claims[:] = fit_to_run(core, claims, lease_seconds, began)
+        for claim in claims:
             keep_clock(claim.task, core.now)
-        more_due = brought_in >= SMALL_PORTION and len(claims) < limit
-        return Claims(fit, more=effort.bounded or more_due or len(fit) < len(claims))
+        more_due = brought_in >= SMALL_PORTION and taken < limit
+        claims.more |= more_due or len(claims) < taken
+        return claims
 
     def _add_due(
         self,
-        claims: list[Claim],
-        take: Callable[[int, float], list[Claim]],
+        claims: Claims,
+        take: Callable[[int, float], Claims],
         limit: int,
         lease_seconds: float,
     ) -> int:
@@ -717,7 +717,9 @@ class Claiming(Verbs):
         brought_in = 0
         try:
             if brought_in := self._core.bring_in_due():
-                claims += take(limit - len(claims), lease_seconds)
+                found = take(limit - len(claims), lease_seconds)
+                claims += found
+                claims.more = found.more
         except StoreError:
             if not claims:
                 raise
@@ -747,32 +749,31 @@ class Claiming(Verbs):
         checked_count("limit", limit, at_most=MAX_CLAIM)
         self._core.begin()
         store, request = self._core.store, claim_request(self._core, limit, self._core.config.lease_seconds)
-        request.turns = self._core.turns.copy()
+        request.schedulers = self._core.schedulers.copy()
         tasks = store.peek(request)
         delayed = store.delayed(self.name, limit - len(tasks)) if len(tasks) < limit else []
         return waiting(tasks, delayed, self._core.time_order, paused=store.paused(self.name))
 
-    def _take_unless_shed(
-        self, codel: LineCodel, effort: Effort, limit: int, lease_seconds: float
-    ) -> list[Claim]:
+    def _take_unless_shed(self, codel: LineCodel, limit: int, lease_seconds: float) -> Claims:
         """Claim tasks; shed the tasks that CoDel selects, and the tasks behind them, and claim once more."""
-        kept: list[Claim] = []
+        kept = Claims()
         longest_wait_seconds = math.inf
         for _ in range(MAX_TAKES):
             try:
-                claims = self._take(effort, limit - len(kept), lease_seconds, longest_wait_seconds)
+                claims = self._take(limit - len(kept), lease_seconds, longest_wait_seconds)
             except StoreError:
                 if not kept:
                     raise
                 logger.warning("claimed only %d of %d tasks", len(kept), limit, exc_info=True)
                 break
-            doomed = [claim for claim in claims if codel.sheds(claim.task, claim.task.updated)]
-            kept += [claim for claim in claims if claim not in doomed]
-            if not doomed:
+            kept.more = claims.more
+            to_shed = [claim for claim in claims if codel.sheds(claim.task, claim.task.updated)]
+            kept += [claim for claim in claims if claim not in to_shed]
+            if not to_shed:
                 break
-            longest_wait_seconds = shed_late(self._core, codel, doomed)
+            longest_wait_seconds = shed_late(self._core, codel, to_shed)
         else:
-            effort.bounded = True
+            kept.more = True
         return kept
 
     @contextmanager
@@ -816,21 +817,20 @@ class Claiming(Verbs):
         elif (request := search.request()).reserve_seconds:
             self._note_skipped(request, short=True)
 
-    def _take(
-        self, effort: Effort, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
-    ) -> list[Claim]:
+    def _take(self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf) -> Claims:
         core = self._core
         request = claim_request(core, limit, lease_seconds, longest_wait_seconds)
         running = core.running if request.groups.has_limits else None
         if running is not None:
             request.room = running.room(request.groups, core.now())
         tasks = core.store.claim(request)
-        core.turns.claimed(tasks)
-        effort.bounded = request.effort.bounded
+        core.schedulers.claimed(tasks)
         if request.reserve_seconds:
             self._note_skipped(request, short=len(tasks) < limit)
         claims = [Claim.of(task) for task in tasks]
-        return claims if running is None else within_limits(core, running, claims)
+        if running is not None:
+            claims = within_limits(core, running, claims)
+        return Claims(claims, more=request.search_incomplete)
 
     def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
         """Record live tasks that this claim would have taken without its reserve."""

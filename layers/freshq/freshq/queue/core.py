@@ -27,7 +27,7 @@ from freshq.queue.shared.measures import FlowMeter, SharedReserve
 from freshq.queue.shared.options import SharedOptions
 from freshq.queue.upkeep import Upkeep
 from freshq.stores.base import Conflict, Guard, OnConflict
-from freshq.stores.lines import LineOrders, LineTurns
+from freshq.stores.lines import LevelSchedulers, LineOrders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -74,7 +74,7 @@ class Core:
         stale_after_seconds: Age at which a task is stale.
         lifecycle: Returns the next version of a task under each verb.
         orders: Decides which end of each line is served.
-        turns: Decides which line of a level is served next.
+        schedulers: Decide which line of each level is served next.
         book: The lines that this process knows.
         open_lines: The lines of groups that have room, if there are limits and many lines.
         running: Enforces the limits of groups; None if the store does.
@@ -123,8 +123,8 @@ class Core:
         self.kinds = config.kinds
         takes_any = self.encode is None and config.kinds is None
         self.parse: Callable[..., NewTask] = parse_new_task if takes_any else self._parsed
-        self.turns = LineTurns()
-        self.book = LineBook(self.turns)
+        self.schedulers = LevelSchedulers()
+        self.book = LineBook(self.schedulers)
         self.open_lines = OpenLines(self.book)
         self.later = Later(self.name, self.catch_up)
         self.running = None if store.counts_groups else SharedRunning(store, self.name)
@@ -159,10 +159,12 @@ class Core:
             admission = AdmissionControl(meter, rules.admission, rules.deadline_seconds, self.uniform)
         if rules.backlog is not None:
             limits = (rules.backlog, rules.deadline_seconds)
-            backlog = BacklogBound(self.store, self.name, *limits, lifecycle, meter, self.turns.seconds_of)
+            backlog = BacklogBound(
+                self.store, self.name, *limits, lifecycle, meter, self.schedulers.seconds_of
+            )
         upkeep = parts.get("upkeep") or Upkeep(self.store, self.name, lifecycle, self.now)
         upkeep.lifecycle = lifecycle
-        self.turns.follow(rules.groups)
+        self.schedulers.follow(rules.groups)
         parts |= {
             "config": config,
             "stale_after_seconds": config.stale_after_seconds,
@@ -548,7 +550,7 @@ class Core:
         except Conflict as conflict:
             return conflict.current
         finally:
-            self.let_go([held])
+            self.stopped_running([held])
         self.store.notifier.changed(self.name, [released])
         return released
 
@@ -557,7 +559,7 @@ class Core:
         if self.running is not None:
             self.running.extended(tasks, now)
 
-    def let_go(self, tasks: Sequence[Task]) -> None:
+    def stopped_running(self, tasks: Sequence[Task]) -> None:
         """Stop counting tasks as running."""
         if self.running is not None:
             self.running.ended(tasks, self.now())
@@ -572,7 +574,7 @@ class Core:
         """
         task = claim.task  # of a claim that was extended, `updated` is when it was
         took_seconds = max(0.0, settled.updated - (task.last_claim_at or task.updated))
-        self.turns.settled(task, took_seconds)
+        self.schedulers.settled(task, took_seconds)
         if self.running is not None and task.group is not None:
             self.running.ended([task], settled.updated)
         in_time = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.policy.groups import Group, GroupRules
-    from freshq.stores.lines import ClaimRequest, LimitedLines, LineReader, LineTurns, Range
+    from freshq.stores.lines import ClaimRequest, LevelSchedulers, LimitedLines, LineReader, Range
 
 # Lines that one claim knows: of all levels, or of each if there are more. Enough for fair turns, few enough
 # for a claim of a millisecond.
@@ -81,13 +81,13 @@ class LineBook:
         left_out: Whether the last look left out lines of a level.
     """
 
-    def __init__(self, turns: LineTurns) -> None:
+    def __init__(self, schedulers: LevelSchedulers) -> None:
         """Know no line.
 
         Args:
-            turns: Decides which group of a level is served next.
+            schedulers: Decide which group of a level is served next.
         """
-        self._turns = turns
+        self._schedulers = schedulers
         self._lock = new_lock()
         # The highest level with lines at the last look; None if there was none, or no look.
         self._known: Level | None = None
@@ -101,9 +101,9 @@ class LineBook:
         # False while each look finds other lines: then a claim that asks known lines would ask in vain.
         self._is_steady = True
 
-    def copy(self, turns: LineTurns) -> LineBook:
-        """Return an independent copy with other turns, for a peek."""
-        copied = LineBook(turns)
+    def copy(self, schedulers: LevelSchedulers) -> LineBook:
+        """Return an independent copy with other schedulers, for a peek."""
+        copied = LineBook(schedulers)
         with self._lock:
             copied._cursors, copied._is_partial = dict(self._cursors), self._is_partial
         return copied
@@ -203,7 +203,7 @@ class LineBook:
         """
         if len(groups) == 1:
             return {groups[0]: count}
-        turns = self._turns.plan(level.number, groups, count)
+        turns = self._schedulers.plan(level.number, groups, count)
         in_turn = sum(1 for wanted in turns.values() if wanted)
         number = len(turns) if every else max(MIN_ASKED, 1 << (in_turn - 1).bit_length())
         return {group: max(1, wanted) for group, wanted in islice(turns.items(), number)}
@@ -219,13 +219,13 @@ class LineBook:
         self._turns_left -= len(tasks)
         groups = {task.group for task in tasks}
         if len(groups) == 1:
-            self._turns.record(level.number, tasks[0].group, len(tasks))
+            self._schedulers.record(level.number, tasks[0].group, len(tasks))
             return tasks
         # In the order of the plan, as if each task were claimed on its own.
         lines = {
             group: iter([task for task in tasks if task.group == group]) for group in asked if group in groups
         }
-        return list(self._turns.interleave(level.number, lines))
+        return list(self._schedulers.interleave(level.number, lines))
 
 
 def place_in_line(task: Task) -> tuple[float, str]:

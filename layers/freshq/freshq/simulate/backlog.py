@@ -11,7 +11,7 @@ from operator import itemgetter, lt
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from freshq.policy.backlog_limit import Victim
-from freshq.policy.fairness import GroupCosts, GroupTurns
+from freshq.policy.fairness import FairScheduler, GroupCosts
 from freshq.policy.groups import GroupRoom, RunningCounts, StartLog
 from freshq.policy.order import FIRST_TO_EXPIRE
 from freshq.policy.shedding import CLOCK_STEP_SECONDS, MAX_SHED_BEHIND, ShedReason
@@ -119,11 +119,11 @@ class Backlog(Protocol):
 class _Level:
     """The lines of one priority level that a store lists, in its order, and the turns of their groups."""
 
-    __slots__ = ("lines", "turns")
+    __slots__ = ("lines", "scheduler")
 
-    def __init__(self, turns: GroupTurns) -> None:
+    def __init__(self, scheduler: FairScheduler) -> None:
         self.lines: dict[str | None, LineBacklog] = {}
-        self.turns = turns
+        self.scheduler = scheduler
 
     def add(self, group: str | None, line: LineBacklog) -> None:
         """List a line, in the order of keys: groups whose turns start at the same time are served in it."""
@@ -153,7 +153,7 @@ class LevelBacklog:
         self._levels_of = load.levels
         self._costs = GroupCosts()
         levels = sorted(set(load.levels) or {0}, reverse=True)
-        self._levels = {level: _Level(GroupTurns(self._costs, rules.groups)) for level in levels}
+        self._levels = {level: _Level(FairScheduler(self._costs, rules.groups)) for level in levels}
         # The costs of the turns of the running tasks.
         self._charged: dict[int, float] = {}
         self._rules = rules.groups if self._groups and rules.groups.has_limits else None
@@ -189,7 +189,7 @@ class LevelBacklog:
         for number, level in self._levels.items():
             working = level.lines.copy() if len(level.lines) > 1 or room else level.lines
             while working:
-                group = level.turns.next_group(working)
+                group = level.scheduler.next_group(working)
                 line = working[group]
                 if room is not None and not room.allows(group):
                     del working[group]
@@ -208,7 +208,7 @@ class LevelBacklog:
     def _taken(self, task: int, group: str | None, level: _Level, room: GroupRoom | None) -> None:
         """Count the turn and the start of a task."""
         if self._groups:
-            self._charged[task] = level.turns.record(group)
+            self._charged[task] = level.scheduler.record(group)
         self._running.add(group, 1)
         if room is not None:
             room.start(group)
@@ -293,7 +293,7 @@ class LevelBacklog:
         self._running.add(group, -1)
         charged = self._charged.pop(task)
         if took_seconds is not None:
-            self._levels[number].turns.correct(group, charged, took_seconds)
+            self._levels[number].scheduler.correct(group, charged, took_seconds)
             self._costs.observe(group, took_seconds)
 
 

@@ -7,13 +7,13 @@ A line is a group within a priority level. Stores ask these objects while they l
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from freshq.model.forks import new_lock
 from freshq.model.lifecycle import TOKEN_CHARS, ClaimMoment, new_token
-from freshq.policy.fairness import GroupCosts, GroupTurns
+from freshq.policy.fairness import FairScheduler, GroupCosts
 from freshq.policy.groups import GroupRules
 from freshq.policy.order import Order, OrderPolicy
 from freshq.policy.shedding import CLOCK_STEP_SECONDS
@@ -148,8 +148,8 @@ class LineOrders:
         return switches
 
 
-class LineTurns:
-    """Lets the groups of each level share the time of the workers. Thread-safe."""
+class LevelSchedulers:
+    """A `FairScheduler` for each level: its groups share the time of the workers. Thread-safe."""
 
     def __init__(self, rules: GroupRules | None = None, costs: GroupCosts | None = None) -> None:
         self._rules = rules or GroupRules()
@@ -162,15 +162,15 @@ class LineTurns:
         # Most queues have one group, and never ask for a turn.
         self._uncounted: deque[tuple[Any, ...]] = deque(maxlen=MAX_UNCOUNTED)
 
-    def _new_levels(self) -> defaultdict[int, GroupTurns]:
-        return defaultdict(lambda: GroupTurns(self._costs, self._rules))
+    def _new_levels(self) -> defaultdict[int, FairScheduler]:
+        return defaultdict(lambda: FairScheduler(self._costs, self._rules))
 
-    def copy(self) -> LineTurns:
+    def copy(self) -> LevelSchedulers:
         """Return an independent copy, for a peek."""
-        copied = LineTurns(self._rules, self._costs)
+        copied = LevelSchedulers(self._rules, self._costs)
         with self._lock:
             self._count()
-            copied._levels.update({level: turns.copy() for level, turns in self._levels.items()})
+            copied._levels.update({level: scheduler.copy() for level, scheduler in self._levels.items()})
         return copied
 
     def follow(self, rules: GroupRules) -> None:
@@ -178,21 +178,23 @@ class LineTurns:
         with self._lock:
             self._count()
             self._rules = rules
-            for turns in self._levels.values():
-                turns.follow(rules)
+            for scheduler in self._levels.values():
+                scheduler.follow(rules)
 
     def claimed(self, tasks: Iterable[Task]) -> None:
         """Note the costs of the turns of claimed tasks, until they are settled."""
-        self._uncounted.extend([(LineTurns._charge, task.task_id, task.group) for task in tasks])
+        self._uncounted.extend([(LevelSchedulers._charge, task.task_id, task.group) for task in tasks])
 
     def settled(self, task: Task, took_seconds: float) -> None:
         """Replace the cost of a task's turn by the time that the task took."""
-        self._uncounted.append((LineTurns._correct, task.task_id, task.priority, task.group, took_seconds))
+        self._uncounted.append(
+            (LevelSchedulers._correct, task.task_id, task.priority, task.group, took_seconds)
+        )
 
     def record(self, level: int, group: str | None, count: int) -> None:
         """Count turns that a group used while it was the only one with work."""
         if count:
-            self._uncounted.append((LineTurns._record, level, group, count))
+            self._uncounted.append((LevelSchedulers._record, level, group, count))
 
     def _count(self) -> None:
         """Count the claims and ends that wait for it; the lock must be held."""
@@ -223,7 +225,7 @@ class LineTurns:
             return self._costs[group]
 
     def plan(self, level: int, groups: Sequence[str | None], count: int) -> dict[str | None, int]:
-        """Return how many of the next turns of a level each group gets; see `GroupTurns.plan`."""
+        """Return how many of the next turns of a level each group gets; see `FairScheduler.plan`."""
         with self._lock:
             self._count()
             return self._levels[level].plan(groups, count)
@@ -261,17 +263,6 @@ class LineTurns:
 
 
 @dataclass(slots=True)
-class Effort:
-    """How far the last search of a claim reached.
-
-    Attributes:
-        bounded: Whether it reached a bound of its work before it had searched every line.
-    """
-
-    bounded: bool = False
-
-
-@dataclass(slots=True)
 class ClaimRequest:
     """A request for tasks to work on.
 
@@ -280,7 +271,7 @@ class ClaimRequest:
     Attributes:
         queue: Name of the queue.
         orders: Decides which end of each line is served.
-        turns: Decides which group of a level is served next.
+        schedulers: Decide which group of a level is served next.
         groups: The rules of groups, with their limits.
         limit: Maximum number of tasks.
         token: A new lease token; `tokens` returns more.
@@ -293,12 +284,13 @@ class ClaimRequest:
         search: Returns the search of a store for the tasks of the claim, which takes them.
         preview: Returns the tasks that `search` would take.
         room: The room that the limits of groups leave, for stores that do not count by group.
-        effort: Where the store notes how far the search reached.
+        search_incomplete: Whether the last search reached a bound of its work before it had searched every
+            line; the search sets it.
     """
 
     queue: str
     orders: LineOrders
-    turns: LineTurns
+    schedulers: LevelSchedulers
     groups: GroupRules
     limit: int
     token: str
@@ -311,7 +303,7 @@ class ClaimRequest:
     preview: Callable[[Any, ClaimRequest], list[Task]]
     longest_wait_seconds: float = inf
     room: GroupRoom | None = None
-    effort: Effort = field(default_factory=Effort)
+    search_incomplete: bool = False
 
     @property
     def passes_over(self) -> bool:

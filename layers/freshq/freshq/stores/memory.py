@@ -526,10 +526,10 @@ class MemoryTasks(MemoryPart):
     @override
     def purge(self, queue: str) -> int:
         with self._lock:
-            doomed = [task.task_id for task in self._tasks.values() if task.queue == queue]
-            for task_id in doomed:
+            task_ids = [task.task_id for task in self._tasks.values() if task.queue == queue]
+            for task_id in task_ids:
                 self._forget(task_id)
-            return len(doomed)
+            return len(task_ids)
 
     @override
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
@@ -782,12 +782,12 @@ class MemoryAgenda(MemoryPart):
             past = self._queues[queue].retention.irange(maximum=(now, LAST_ID))
             # Due tasks are brought in first.
             over = (task_id for _expires, task_id in past if not is_due(self._tasks[task_id], now))
-            doomed = list(islice(over, limit))
-            waited = (self._tasks[task_id] for task_id in doomed)
+            to_delete = list(islice(over, limit))
+            waited = (self._tasks[task_id] for task_id in to_delete)
             self.expired.note(queue, [task.stale_at for task in waited if task.status is TaskStatus.PENDING])
-            for task_id in doomed:
+            for task_id in to_delete:
                 self._forget(task_id)
-            return len(doomed)
+            return len(to_delete)
 
 
 class MemoryRecords(MemoryPart):

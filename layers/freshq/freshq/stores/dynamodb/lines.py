@@ -196,7 +196,7 @@ class DynamoLines(DynamoCounts):
     def claim(self, request: ClaimRequest) -> list[Task]:
         candidates = Candidates(self, request, request.moment())
         tasks = Taking(self, candidates).take()
-        request.effort.bounded &= len(tasks) < request.limit
+        request.search_incomplete &= len(tasks) < request.limit
         least = MIN_CLOSING_LINES if len(tasks) == request.limit else 1
         self.line_records.close_empty(request.queue, request.clock, least)
         return tasks
@@ -272,7 +272,7 @@ class Candidates:
         self._windowed = lines
         for level in sorted({level for level, _group in lines}, reverse=True):
             groups = [group for of, group in lines if of == level]
-            yield from request.turns.interleave(
+            yield from request.schedulers.interleave(
                 level, {group: self._line((level, group)) for group in groups}, request.room
             )
 
@@ -310,7 +310,7 @@ class Candidates:
         search = None
         if line[1] is not None:
             if self._empty_lines_left() <= 0:
-                request.effort.bounded = True
+                request.search_incomplete = True
                 return
             search = GroupSearch(line, len(partitions))
             self._searches.append(search)
@@ -350,7 +350,7 @@ class Candidates:
             if page.passed_over:
                 store.stale_items.passed_over(request.queue, partition, request.max_age_seconds)
             yield from page.entries
-        request.effort.bounded |= not is_last
+        request.search_incomplete |= not is_last
 
 
 class Taking:
@@ -392,7 +392,7 @@ class Taking:
                 raise
             # The taken tasks must reach their worker. If the store still fails, the next claim will, too.
             logger.warning("claim cut short after %d of %d tasks", len(self._taken), limit, exc_info=True)
-        self._request.effort.bounded |= len(self._tried) >= limit + MAX_VAIN_TRIES
+        self._request.search_incomplete |= len(self._tried) >= limit + MAX_VAIN_TRIES
         self._candidates.close(self._tried, self._taken)
         return self._taken
 

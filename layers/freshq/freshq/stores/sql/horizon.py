@@ -68,7 +68,7 @@ OLDEST: Final = sa.text(
 
 
 @dataclass
-class Passed:
+class EmptyParts:
     """The parts of a queue that a process has found empty since its last full search. Thread-safe.
 
     Attributes:
@@ -216,9 +216,9 @@ class Horizon:
         self.watches = database.dialect == "postgresql"
         self._check_at = -inf if self.watches else inf
         self._is_held = False
-        self._passed: dict[str, Passed] = {}
+        self._empty_parts: dict[str, EmptyParts] = {}
 
-    def passed(self, queue: str) -> Passed | None:
+    def empty_parts(self, queue: str) -> EmptyParts | None:
         """Return the parts of a queue that a search may skip; None if no old snapshot is open.
 
         Raises:
@@ -229,12 +229,12 @@ class Horizon:
             self._check_at = now + CHECK_SECONDS
             self._is_held = self._oldest().transactions >= OLD_TRANSACTIONS
         if not self._is_held:
-            self._passed.clear()
+            self._empty_parts.clear()
             return None
-        passed = self._passed.get(queue)
-        if passed is None or now >= passed.began + FULL_SECONDS:
-            passed = self._begin(queue)
-        return passed
+        parts = self._empty_parts.get(queue)
+        if parts is None or now >= parts.began + FULL_SECONDS:
+            parts = self._begin(queue)
+        return parts
 
     def with_dead_rows(self, stats: Stats) -> Stats:
         """Return stats with the age of the oldest snapshot, and the number of dead rows, on PostgreSQL.
@@ -251,45 +251,45 @@ class Horizon:
     def _oldest(self) -> sa.Row[Any]:
         return self._database.rows(OLDEST, {"table": self._table})[0]
 
-    def _begin(self, queue: str) -> Passed:
-        earlier = self._passed.get(queue)
-        passed = Passed(self.monotonic())
+    def _begin(self, queue: str) -> EmptyParts:
+        earlier = self._empty_parts.get(queue)
+        parts = EmptyParts(self.monotonic())
         if earlier is not None:
-            passed.lookups, passed.earlier = earlier.lookups, earlier.earlier
-            passed.look_up_at = earlier.look_up_at
-        self._passed[queue] = passed
-        return passed
+            parts.lookups, parts.earlier = earlier.lookups, earlier.earlier
+            parts.look_up_at = earlier.look_up_at
+        self._empty_parts[queue] = parts
+        return parts
 
-    def known(self, queue: str) -> Passed | None:
-        """As `passed`, but within a claim: read nothing, and keep the same answer."""
-        return self._passed.get(queue)
+    def known(self, queue: str) -> EmptyParts | None:
+        """As `empty_parts`, but within a claim: read nothing, and keep the same answer."""
+        return self._empty_parts.get(queue)
 
     def searches_again(self, queue: str) -> bool:
         """Return whether a claim that found nothing should search everything."""
-        passed = self._passed.get(queue)
-        if passed is None:
+        parts = self._empty_parts.get(queue)
+        if parts is None:
             return False
-        pause_seconds = max(EMPTY_SECONDS, passed.search_seconds / SEARCH_PART)
-        again = self.monotonic() >= passed.began + pause_seconds
+        pause_seconds = max(EMPTY_SECONDS, parts.search_seconds / SEARCH_PART)
+        again = self.monotonic() >= parts.began + pause_seconds
         if again:
             self._begin(queue)
         return again
 
     def past(self, queue: str, agenda: str, now: float) -> dict[str, Any]:
         """Return the parameters of a search for the tasks of a queue that need a kind of attention by now."""
-        passed = self.passed(queue)
-        from_us = -EVER_US if passed is None else passed.floors_us.get(agenda, -EVER_US)
+        parts = self.empty_parts(queue)
+        from_us = -EVER_US if parts is None else parts.floors_us.get(agenda, -EVER_US)
         return {"of_queue": queue, "from_us": from_us, "now_us": microseconds(now)}
 
     def none_past(self, where: Mapping[str, Any], agenda: str) -> None:
         """Note that a search with these parameters found every task that needs this kind of attention."""
-        if (passed := self._passed.get(where["of_queue"])) is not None:
-            passed.floors_us[agenda] = where["now_us"] - COMMIT_US
+        if (parts := self._empty_parts.get(where["of_queue"])) is not None:
+            parts.floors_us[agenda] = where["now_us"] - COMMIT_US
 
     def entered(self, tasks: Iterable[Task | None]) -> None:
         """Note that this process has stored new versions of tasks, which may be in a line."""
-        for task in tasks if self._passed else ():
+        for task in tasks if self._empty_parts else ():
             if task is not None and task.status is TaskStatus.PENDING and task.not_before is None:
-                passed = self._passed.get(task.queue)
-                if passed is not None:
-                    passed.enter(line_key(task.priority, task.group), microseconds(task.created))
+                parts = self._empty_parts.get(task.queue)
+                if parts is not None:
+                    parts.enter(line_key(task.priority, task.group), microseconds(task.created))

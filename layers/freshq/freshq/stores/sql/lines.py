@@ -384,11 +384,11 @@ class SqlReader(LimitedLines):
     def lines(self, after: str, until: str, count: int) -> list[str]:
         where = self._of_queue | {"of_after": after, "of_until": until, "of_count": count}
         is_look = self.connection is not None and self._request is None
-        passed = None if is_look or (after, until) != ("", END) else self._lines.horizon.known(self._queue)
-        if passed is None:
+        parts = None if is_look or (after, until) != ("", END) else self._lines.horizon.known(self._queue)
+        if parts is None:
             return sorted(self._find(FOLLOWING, where))
         # While an old snapshot is open, remember the answer.
-        return sorted(passed.look_up(self._find, self._lines.horizon.monotonic(), FOLLOWING, where))
+        return sorted(parts.look_up(self._find, self._lines.horizon.monotonic(), FOLLOWING, where))
 
     @override
     def last_line(self, until: str) -> str | None:
@@ -419,8 +419,8 @@ class SqlReader(LimitedLines):
     @override
     def oldest_created(self, key: str, moment: ClaimMoment) -> float | None:
         where = in_time(self._queue, moment) | {"of_line": key, "looked": LOOKED_ROWS, "at_most": 1}
-        if (passed := self._lines.horizon.known(self._queue)) is not None:
-            where["created_after_us"] = passed.spans(key, where["created_after_us"], newest_first=False)[0][0]
+        if (parts := self._lines.horizon.known(self._queue)) is not None:
+            where["created_after_us"] = parts.spans(key, where["created_after_us"], newest_first=False)[0][0]
 
         def read(connection: sa.Connection) -> int | None:
             return connection.execute(self._lines.claim_sql.oldest_of_line, where).scalar()
@@ -516,7 +516,7 @@ class SqlLines(SqlCounts):
 
     @override
     def line_reader(self, queue: str) -> SqlReader:
-        self.horizon.passed(queue)  # looks for old snapshots, now and then
+        self.horizon.empty_parts(queue)  # looks for old snapshots, now and then
         return SqlReader(self, queue, None)
 
     @override
@@ -530,14 +530,14 @@ class SqlLines(SqlCounts):
     @override
     def clear_stale(self, queue: str, now: float) -> int:
         cleared = self._stale_tasks.leave_lines(queue, now, STALE_ROWS)
-        if cleared and (passed := self.horizon.known(queue)) is not None:
-            passed.lines.clear()  # a search may have ended among the stale tasks
+        if cleared and (parts := self.horizon.known(queue)) is not None:
+            parts.lines.clear()  # a search may have ended among the stale tasks
         return cleared
 
     @override
     def take(self, request: ClaimRequest, choice: Choice) -> list[Task]:
         lines, unless = choice.lines, choice.unless
-        if unless and self.horizon.watches and self.horizon.passed(request.queue) is not None:
+        if unless and self.horizon.watches and self.horizon.empty_parts(request.queue) is not None:
             return []  # while an old snapshot is open, a check of the ranges may read many dead entries
         if self.database.dialect == "postgresql":
             statement, which = self._for_postgresql(request, choice)
@@ -598,9 +598,9 @@ class SqlLines(SqlCounts):
             newest_first: The order.
             run: Runs `ClaimStatements.best`, to find empty parts.
         """
-        passed = self.horizon.known(queue)
+        parts = self.horizon.known(queue)
         after_us = microseconds(moment.created_after)
-        if passed is None:
+        if parts is None:
             return {line: [(after_us, EVER_US)] for line in lines}
 
         def probe(spans: Mapping[str, Sequence[Span]]) -> dict[str, int]:
@@ -610,15 +610,15 @@ class SqlLines(SqlCounts):
 
         until_us = microseconds(moment.now) - COMMIT_US
         began = self.horizon.monotonic()
-        if due := passed.to_probe(lines, began):
-            passed.find_out(due, (after_us, until_us), probe, newest_first=newest_first)
-            passed.search_seconds = max(passed.search_seconds, self.horizon.monotonic() - began)
-        return {line: passed.spans(line, after_us, newest_first=newest_first) for line in lines}
+        if due := parts.to_probe(lines, began):
+            parts.find_out(due, (after_us, until_us), probe, newest_first=newest_first)
+            parts.search_seconds = max(parts.search_seconds, self.horizon.monotonic() - began)
+        return {line: parts.spans(line, after_us, newest_first=newest_first) for line in lines}
 
     @override
     def take_locked(self, request: ClaimRequest, work: Callable[[LimitedLines], list[Stored]]) -> list[Task]:
         first = request.moment()
-        self.horizon.passed(request.queue)  # before this takes a connection
+        self.horizon.empty_parts(request.queue)  # before this takes a connection
 
         def take(connection: sa.Connection) -> list[Stored]:
             reader = SqlReader(self, request.queue, connection, request)

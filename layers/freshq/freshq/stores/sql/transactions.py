@@ -147,7 +147,7 @@ class SqlTransactions(Transactions):
         passed_over: list[Task] = []
         locked: _LockedRow | None = None
         request = search.request()
-        self._lines.horizon.passed(request.queue)  # before this takes a connection
+        self._lines.horizon.empty_parts(request.queue)  # before this takes a connection
         with self._kept(transaction):
             connection, held = transaction.enter_context(self._tasks.database.held_transaction())
             reader = SqlReader(self._lines, request.queue, connection, request)
