@@ -7,14 +7,14 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from freshq.model.task import Task
 from freshq.policy.groups import SHARED_EQUALLY
 from freshq.policy.order import Order
 from freshq.queue import lines
-from freshq.queue.claim import MAX_ROUNDS, Search
+from freshq.queue.claim import PARTIAL_ROUNDS, Search
 from freshq.queue.lines import MIN_ASKED, Level, LineBook, OpenLines, gaps
 from freshq.stores.lines import END, Choice, ClaimRequest, LevelSchedulers, LineOrders, line_key
 from freshq.testing import make_task
@@ -173,12 +173,12 @@ def test_a_line_in_no_gap_is_known_or_on_a_lower_level(level: int, keys: set[str
     assert len(in_gap) == (other not in of_level and other >= str(level))
 
 
-def test_a_claim_asks_a_few_more_lines_than_it_needs(book: LineBook) -> None:
+def test_a_claim_of_one_task_asks_a_few_more_lines_than_it_needs(book: LineBook) -> None:
     groups = [f"{number:02}" for number in range(20)]
     level = Level(0, {group: line_key(0, group) for group in groups})
     assert book.ask(level, groups[:1], 7) == {"00": 7}
     assert list(book.ask(level, groups, 1)) == groups[:MIN_ASKED]
-    assert list(book.ask(level, groups, 5)) == groups[:8]
+    assert list(book.ask(level, groups, 5)) == groups[:5]
     assert list(book.ask(level, groups, 5, every=True)) == groups
     assert set(book.ask(level, groups, 40).values()) == {2}
 
@@ -305,6 +305,21 @@ def test_groups_take_turns_among_claims_of_one_task() -> None:
     assert taken in (["a", "b", "a", "b"], ["b", "a", "b", "a"])
 
 
+@patch.object(lines, "WINDOW_LINES", 64)
+@given(st.lists(st.integers(0, 15), max_size=40), st.lists(st.integers(1, 12), max_size=8))
+@example([2, 12, 14, 0, 8, 4, 7, 12, 12, 3, 11, 10], [12])
+def test_a_search_takes_as_many_tasks_as_wait(groups: list[int], limits: list[int]) -> None:
+    """However unevenly they are spread over the groups."""
+    turns = LevelSchedulers()
+    shelf = Shelf([task_at(number, 0, f"{group:02}") for number, group in enumerate(groups)])
+    store: Any = shelf
+    book = LineBook(turns)
+    for limit in limits:
+        waiting = len(shelf.waiting)
+        taken = Search(book, OpenLines(book), store, request_for(limit, Order.LIFO, turns)).run()
+        assert len(taken) == min(limit, waiting)
+
+
 @pytest.mark.parametrize("stale", [0, 3, MIN_ASKED, 9, 11])
 @patch.object(lines, "WINDOW_LINES", 64)
 def test_a_line_behind_others_with_nothing_to_take_is_found(stale: int) -> None:
@@ -314,4 +329,4 @@ def test_a_line_behind_others_with_nothing_to_take_is_found(stale: int) -> None:
     book = LineBook(schedulers)
     found = Search(book, OpenLines(book), store, request_for(1, Order.LIFO, schedulers)).run()
     assert [task.group for task in found] == [groups[stale]]
-    assert shelf.takes <= MAX_ROUNDS
+    assert shelf.takes <= PARTIAL_ROUNDS + 1

@@ -53,8 +53,9 @@ WARNING_SECONDS: Final = 60.0
 MAX_SHED_LINES: Final = 4
 # Looks for lines of one claim: once, and again if stale tasks were in the way.
 MAX_LOOKS: Final = 2
-# Calls that take from the lines of one level.
-MAX_ROUNDS: Final = 3
+# Calls that ask some lines of a level. The next one asks all lines that may have a task: any number may be
+# empty, and no claim ends while a known line has more.
+PARTIAL_ROUNDS: Final = 2
 # Extra tasks to look at on the first page of a line, because some are locked or past their deadline.
 SPARE_ROWS: Final = 20
 # Tasks on the second page: the caller may shed this many before it keeps one.
@@ -455,17 +456,13 @@ class Search:
         return self._book.has_lines
 
     def _take_from(self, level: Level) -> None:
-        """Ask the lines of a level in turn: a few rounds, as a line may have fewer tasks than turns."""
-        groups = [*level.keys]
-        for number in range(1, MAX_ROUNDS + 1):
-            asked = self._book.ask(level, groups, self._missing, every=number == MAX_ROUNDS)
-            found = self._take(level, asked)
-            if not self._missing:
-                return
-            served = Counter([task.group for task in found])
+        """Ask the lines of a level in turn, again and again, as a line may have fewer tasks than turns."""
+        groups, rounds = [*level.keys], 0
+        while self._missing and groups:
+            asked = self._book.ask(level, groups, self._missing, every=rounds >= PARTIAL_ROUNDS)
+            served = Counter([task.group for task in self._take(level, asked)])
             groups = [group for group in groups if served[group] == asked.get(group, 0)]
-            if not groups:
-                return
+            rounds += 1
 
     def _take(self, level: Level, asked: Mapping[Group, int]) -> list[Task]:
         """Take tasks of lines; return them in turn, without those that it had taken before."""

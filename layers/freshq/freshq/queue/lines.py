@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Lines that one claim knows: of all levels, or of each if there are more. Enough for fair turns, few enough
 # for a claim of a millisecond.
 WINDOW_LINES: Final = 64
-# Minimum number of lines that a claim asks at a time, if there are that many: the first may be empty by then.
+# Lines that a claim of one task asks at a time, if there are that many: the first may be empty by then.
 MIN_ASKED: Final = 4
 # How long a process uses its list of the lines of groups with room, if there are too many for a window.
 OPEN_SECONDS: Final = 1.0
@@ -193,7 +193,10 @@ class LineBook:
     def ask(
         self, level: Level, groups: Sequence[Group], count: int, *, every: bool = False
     ) -> dict[Group, int]:
-        """Return how many tasks to take from which lines of a level, in turn: a few lines more than needed.
+        """Return how many tasks to take from which lines of a level, in turn.
+
+        For one task these are a few lines more than needed. For several tasks they are not: a line without a
+        turn could then give a task although another one has two turns.
 
         Args:
             level: The level.
@@ -205,7 +208,7 @@ class LineBook:
             return {groups[0]: count}
         turns = self._schedulers.plan(level.number, groups, count)
         in_turn = sum(1 for wanted in turns.values() if wanted)
-        number = len(turns) if every else max(MIN_ASKED, 1 << (in_turn - 1).bit_length())
+        number = len(turns) if every else MIN_ASKED if count == 1 else in_turn
         return {group: max(1, wanted) for group, wanted in islice(turns.items(), number)}
 
     def in_turn(self, level: Level, asked: Mapping[Group, int], tasks: list[Task]) -> list[Task]:
