@@ -181,7 +181,7 @@ def test_each_task_that_expires_is_counted_once(store: StoreUnderTest) -> None:
             queue.claim(1)
             queue.admin.recover()
         now = store.clock()
-        flow = core_of(queue).meter.flow_with_stale(now)
+        flow = core_of(queue).rules.meter.flow_with_stale(now)
         assert flow.expired == pytest.approx(flow.offered)
 
 

@@ -119,7 +119,7 @@ def test_the_counts_of_a_process_that_only_puts_in_transactions_are_written(
         with callers.begin() as connection:
             queue.put(number, connection=connection)
         clock.advance(10)
-    meter = core_of(observer).meter
+    meter = core_of(observer).rules.meter
 
     def offered() -> float:
         return meter.flow(clock.now).offered
@@ -146,7 +146,7 @@ def test_counts_that_a_transaction_keeps_from_being_written_are_written_after_it
         assert within_seconds(PATIENCE_SECONDS, lambda: bool(tries))
         # This thread can read beside it, although another thread tries to write.
         assert queue.get("no such task") is None
-    assert within_seconds(PATIENCE_SECONDS, lambda: core_of(observer).meter.flow(clock.now).offered > 0)
+    assert within_seconds(PATIENCE_SECONDS, lambda: core_of(observer).rules.meter.flow(clock.now).offered > 0)
 
 
 def test_a_full_backlog_keeps_its_bound_in_a_transaction(

@@ -336,7 +336,7 @@ def test_a_fork_that_python_hears_of_too_late(
 
 def test_a_child_writes_no_flow_counts_of_its_parent(queue: Queue) -> None:
     put_all(queue, 5)
-    meter = core_of(queue).meter
+    meter = core_of(queue).rules.meter
     assert not meter.is_unused
 
     def count_own() -> None:

@@ -134,7 +134,7 @@ class RealRun:
     def _fate_of(self, number: int) -> str:
         task = known(self._queue, f"{number:06}")
         assert task.status is TaskStatus.SHED
-        return task.shed_reason or self._queue._core.reserve.spans().reason(task.stale_at)
+        return task.shed_reason or self._queue._core.rules.reserve.spans().reason(task.stale_at)
 
 
 def random_load(rng: Random, deadline_seconds: float, servers: int, **kinds: Any) -> Load:

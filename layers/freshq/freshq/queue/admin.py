@@ -72,7 +72,7 @@ class Operating(Verbs):
             >>> queue.cancel("b").status.value
             'CANCELLED'
         """
-        life = self._core.lifecycle
+        life = self._core.rules.lifecycle
         if dead:
             verb = partial(life.cancelled_as_dead, error=checked_error(error), force=force)
             return self._core.change(task_id, verb)
@@ -93,7 +93,7 @@ class Operating(Verbs):
             >>> queue.reprioritize("b", priority=9).priority
             9
         """
-        verb = partial(self._core.lifecycle.reprioritized, priority=checked_priority(priority))
+        verb = partial(self._core.rules.lifecycle.reprioritized, priority=checked_priority(priority))
         return self._core.change(task_id, verb)
 
     def redrive(
@@ -132,13 +132,13 @@ class Operating(Verbs):
             raise ValueError("force: only for task_ids that return as new, with as_new=True")
         core = self._core
         core.begin()
-        redriven = partial(self._renewed, force=force) if as_new else core.lifecycle.redriven
+        redriven = partial(self._renewed, force=force) if as_new else core.rules.lifecycle.redriven
         if ids is not None:
             return core.change_each(ids, redriven, core.move if as_new else core.store.replace)
         return self._redrive_dead(redriven, limit, where, as_new=as_new)
 
     def _renewed(self, task: Task, now: float, *, force: bool) -> Task:
-        return self._core.lifecycle.renewed(task, now, self._core.stamp(now), force=force)
+        return self._core.rules.lifecycle.renewed(task, now, self._core.stamp(now), force=force)
 
     def _redrive_dead(
         self,
@@ -155,7 +155,7 @@ class Operating(Verbs):
         def changes() -> Iterator[tuple[Task, Guard]]:
             for task in filter(where or is_any, core.store.dead(self.name)):
                 now = core.now()
-                if as_new or core.lifecycle.live_until(task) > now:
+                if as_new or core.rules.lifecycle.live_until(task) > now:
                     yield redriven(task, now), Guard.unchanged(task)
 
         fresh = changes()
@@ -420,7 +420,7 @@ class Reading(Verbs):
     def _indexed(self, wanted: TaskStatus, cursor: str | None) -> Iterator[tuple[Task | None, str]] | None:
         core = self._core
         now = core.now()
-        return core.store.listed(self.name, wanted, now, now - core.stale_after_seconds, cursor)
+        return core.store.listed(self.name, wanted, now, now - core.rules.stale_after_seconds, cursor)
 
     def stats(self, *, approximate: bool = False, ids: int | None = None) -> Stats:
         """Count the tasks by status.
@@ -442,7 +442,7 @@ class Reading(Verbs):
             if approximate:
                 raise ValueError("ids: only with exact counts; leave out approximate")
         store, now = self._core.store, self._core.begin_now()
-        created_after = now - self._core.stale_after_seconds
+        created_after = now - self._core.rules.stale_after_seconds
         dead = store.count_dead(self.name)
         oldest_dead_seconds = None if dead.oldest_at is None else max(0.0, now - dead.oldest_at)
         if approximate:
@@ -453,8 +453,8 @@ class Reading(Verbs):
                 stats, failure=dead.number, oldest_dead_seconds=oldest_dead_seconds, bounded=bounded
             )
             return store.with_dead_rows(stats)
-        self._core.meter.flush(now)
-        spans = self._core.reserve.spans()
+        self._core.rules.meter.flush(now)
+        spans = self._core.rules.reserve.spans()
         counted = None if ids else store.exact_stats(self.name, now, created_after, spans)
         stats = counted or self._tallied(now, spans, ids)
         refused = Counter(store.read_counts(self.name, REFUSED))
@@ -465,7 +465,7 @@ class Reading(Verbs):
     def _tallied(self, now: float, spans: ReserveSpans, ids: int | None) -> Stats:
         """Count by reading every task."""
         core = self._core
-        first = None if ids is None else FirstIds(ids, newest_first=not core.config.order.oldest_first)
+        first = None if ids is None else FirstIds(ids, newest_first=not core.rules.config.order.oldest_first)
         return tally(map(core.with_own_deadline, core.store.scan(self.name)), now, spans, first)
 
     def pressure(self) -> Pressure:
@@ -478,7 +478,8 @@ class Reading(Verbs):
             >>> queue.pressure().overloaded
             False
         """
-        return self._core.meter.pressure(self._core.begin_now(), self._core.uniform())
+        now = self._core.begin_now()
+        return self._core.rules.meter.pressure(now, self._core.uniform())
 
 
 class Admin(Verbs):
@@ -508,7 +509,7 @@ class Admin(Verbs):
             ValueError: One line that names the first wrong field and what is allowed.
         """
         new = self._core.parse(task)
-        self._core.lifecycle.created(new, now=self._core.now(), created=0.0)
+        self._core.rules.lifecycle.created(new, now=self._core.now(), created=0.0)
         return new
 
     def held(self, task_id: str, token: str) -> Claim:
@@ -532,7 +533,7 @@ class Admin(Verbs):
 
     def take_order_switches(self) -> list[OrderSwitch]:
         """Return the order switches seen by this process since the last call."""
-        return self._core.orders.take_switches()
+        return self._core.rules.orders.take_switches()
 
     def recover(self) -> int:
         """Return tasks with expired leases to their lines, and promote delayed tasks that are due.

@@ -302,7 +302,7 @@ class Records(Verbs):
         """Claim one dead letter; return None if another process changed it first."""
         now = self._core.now()
         until, token = round(now + lease_seconds, 6), new_token()
-        claimed = self._core.lifecycle.claimed_dead(task, now, token, until)
+        claimed = self._core.rules.lifecycle.claimed_dead(task, now, token, until)
         try:
             held = self._core.store.replace(claimed, Guard.unchanged(task))
         except Conflict:
@@ -318,7 +318,7 @@ class Records(Verbs):
             if status not in UNQUEUED:
                 allowed = ", ".join(sorted(UNQUEUED))
                 raise IllegalTransition.of_task(record_id, verb, status, allowed)
-            return self._core.lifecycle.unqueued(task, to, now)
+            return self._core.rules.lifecycle.unqueued(task, to, now)
 
         task = self._core.stored(record_id)
         return task if task.status is to else self._core.change(record_id, changed)

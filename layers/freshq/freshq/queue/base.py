@@ -93,7 +93,7 @@ class BaseQueue(Reading, Operating, Settling, Claiming, Putting):
             self._core.options.change(changes, forget=forget)
         else:
             self._core.options.refresh()
-        return self._core.config
+        return self._core.rules.config
 
     def close(self) -> None:
         """Flush, and close the connections of this process. Its leases stay valid.

@@ -85,10 +85,11 @@ def fit_to_run(core: Core, claims: list[Claim], lease_seconds: float, began: flo
     while True:
         if [claim for claim in claims if claim.lease_until < now + lease_seconds * MIN_PART_LEFT - 1e-6]:
             claims, now = with_fresh_leases(core, claims, lease_seconds, began)
-        stale = [claim for claim in claims if core.lifecycle.live_until(claim.task) <= now]
+        live_until = core.rules.lifecycle.live_until
+        stale = [claim for claim in claims if live_until(claim.task) <= now]
         if not stale:
             return claims
-        claims = [claim for claim in claims if core.lifecycle.live_until(claim.task) > now]
+        claims = [claim for claim in claims if live_until(claim.task) > now]
         _give_back(core, stale)
         now = core.now()  # giving back takes time
 
@@ -160,7 +161,7 @@ def _extended(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list
     now = core.now()
     lease_until = round(now + lease_seconds, 6)
     changes = [
-        (core.lifecycle.extended(held_task(claim), now, lease_until), Guard.unchanged(held_task(claim)))
+        (core.rules.lifecycle.extended(held_task(claim), now, lease_until), Guard.unchanged(held_task(claim)))
         for claim in claims
     ]
     stored = core.store.replace_many(changes)
@@ -188,8 +189,8 @@ def _extended_alone(core: Core, claim: Claim, now: float, lease_until: float) ->
 
 def _give_back(core: Core, claims: Sequence[Claim]) -> None:
     """Return tasks to their lines, where the stale ones are shed; the attempts are not counted."""
-    now = core.now()
-    releases = [(core.lifecycle.released(held_task(claim), now), Guard.held(claim.token)) for claim in claims]
+    now, life = core.now(), core.rules.lifecycle
+    releases = [(life.released(held_task(claim), now), Guard.held(claim.token)) for claim in claims]
     try:
         if releases:
             core.store.replace_many(releases)
@@ -217,7 +218,7 @@ def refuse_limits(core: Core) -> None:
     Raises:
         ValueError: If they do.
     """
-    if core.config.groups.has_limits:
+    if core.rules.config.groups.has_limits:
         msg = "groups: a transaction cannot keep the limits of groups, as others do not see what it holds; "
         raise ValueError(msg + "claim under leases, or remove max_running and rate_per_second")
 
@@ -231,7 +232,7 @@ def within_limits(core: Core, running: SharedRunning, claims: list[Claim]) -> li
     if not any(claim.task.group for claim in claims):
         return claims
     try:
-        admitted = running.admitted(claims, core.config.groups, core.now())
+        admitted = running.admitted(claims, core.rules.config.groups, core.now())
     except StoreError:
         _give_back(core, claims)
         raise
@@ -301,8 +302,8 @@ def _oldest_behind(core: Core, to_shed: Sequence[Claim], now: float) -> list[Tas
     level = to_shed[0].task.priority
     groups = dict.fromkeys(claim.task.group for claim in to_shed if claim.task.priority == level)
     # CoDel does not shed tasks that the reserve keeps from claims.
-    reserve_seconds = core.reserve.seconds(lambda: now)
-    created_after = now - core.stale_after_seconds + reserve_seconds
+    reserve_seconds = core.rules.reserve.seconds(lambda: now)
+    created_after = now - core.rules.stale_after_seconds + reserve_seconds
     request = OldestRequest(core.name, now, created_after, MAX_SHED_BEHIND, [*groups][:MAX_SHED_LINES], level)
     try:
         oldest = core.store.oldest_tasks(request)
@@ -313,7 +314,7 @@ def _oldest_behind(core: Core, to_shed: Sequence[Claim], now: float) -> list[Tas
 
 
 def _store_as_shed(core: Core, to_shed: Sequence[Claim], late: Sequence[Task], now: float) -> None:
-    life = core.lifecycle
+    life = core.rules.lifecycle
     changes = [
         (life.shed_claimed(held_task(claim), now, ShedReason.CODEL), Guard.held(claim.token))
         for claim in to_shed
@@ -332,11 +333,11 @@ def _store_as_shed(core: Core, to_shed: Sequence[Claim], late: Sequence[Task], n
             "%d tasks could not be shed; each returns when its lease expires", lost, exc_info=problem
         )
     if shed := sum(task is not None for task in stored):
-        core.meter.shed_early(now, shed)
+        core.rules.meter.shed_early(now, shed)
 
 
 def _longest_wait_seconds(core: Core) -> float:
-    rule = core.config.codel
+    rule = core.rules.config.codel
     return math.inf if rule is None else rule.longest_wait_seconds
 
 
@@ -568,7 +569,7 @@ class HeldSearch:
 
     def request(self) -> ClaimRequest:
         """Return a request for one task; after tasks were shed, one that passes over others like them."""
-        return claim_request(self._core, 1, self._core.config.lease_seconds, self._longest_wait_seconds)
+        return claim_request(self._core, 1, self._core.rules.config.lease_seconds, self._longest_wait_seconds)
 
     def candidates(self, reader: LineReader, request: ClaimRequest) -> Iterator[Stored]:
         """Yield the claimable tasks of all lines, best first."""
@@ -576,12 +577,12 @@ class HeldSearch:
 
     def shed_version(self, task: Task) -> Task | None:
         """Return the shed version of a task that was just claimed; None if it should run."""
-        core = self._core
-        if core.codel is None or not core.codel.sheds(task, task.updated):
+        core, rules = self._core, self._core.rules
+        if rules.codel is None or not rules.codel.sheds(task, task.updated):
             return None
         self._longest_wait_seconds = _longest_wait_seconds(core)
-        core.meter.shed_early(task.updated, 1)
-        return core.lifecycle.shed_claimed(task, task.updated, ShedReason.CODEL)
+        rules.meter.shed_early(task.updated, 1)
+        return rules.lifecycle.shed_claimed(task, task.updated, ShedReason.CODEL)
 
 
 def claim_request(
@@ -595,19 +596,19 @@ def claim_request(
         lease_seconds: Length of the leases.
         longest_wait_seconds: Pass over tasks that waited longer.
     """
-    config = core.config
-    fixed_seconds = core.reserve.fixed_seconds
+    rules, config = core.rules, core.rules.config
+    fixed_seconds = rules.reserve.fixed_seconds
     return ClaimRequest(
         queue=core.name,
-        orders=core.orders,
+        orders=rules.orders,
         schedulers=core.schedulers,
         groups=config.groups,
         limit=limit,
         token=config.worker_name + WORKER_SEPARATOR + new_token(),
         clock=core.now,
         lease_seconds=lease_seconds,
-        max_age_seconds=core.stale_after_seconds,
-        reserve_seconds=core.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
+        max_age_seconds=rules.stale_after_seconds,
+        reserve_seconds=rules.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
         retention_seconds=config.retention_seconds,
         search=partial(Search, core.book, core.open_lines),
         preview=partial(preview, core.book),
@@ -627,7 +628,7 @@ def has_claimable(core: Core) -> bool:
     core.begin()
     if core.store.paused(core.name):
         return False
-    request = claim_request(core, 1, core.config.lease_seconds)
+    request = claim_request(core, 1, core.rules.config.lease_seconds)
     request.schedulers = core.schedulers.copy()
     if core.running is not None and request.groups.has_limits:
         request.room = core.running.room(request.groups, core.now())
@@ -638,7 +639,7 @@ def checked_claim(core: Core, limit: int, lease_seconds: float | None) -> float:
     """Check the arguments of a claim; return the length of its leases."""
     checked_count("limit", limit, at_most=MAX_CLAIM)
     if lease_seconds is None:
-        return core.config.lease_seconds
+        return core.rules.config.lease_seconds
     return checked_seconds("lease_seconds", lease_seconds, above_zero=True)
 
 
@@ -688,7 +689,8 @@ class Claiming(Verbs):
         core = self._core
         if core.store.paused(core.name):
             return Claims()
-        take = self._take if core.codel is None else partial(self._take_unless_shed, core.codel)
+        codel = core.rules.codel
+        take = self._take if codel is None else partial(self._take_unless_shed, codel)
         is_due = core.upkeep.look_is_due(lease_seconds, began)
         # If the store does not answer, the next look is a quarter of a lease later.
         brought_in = core.bring_in_due() if is_due else 0
@@ -745,7 +747,8 @@ class Claiming(Verbs):
         """
         checked_count("limit", limit, at_most=MAX_CLAIM)
         self._core.begin()
-        store, request = self._core.store, claim_request(self._core, limit, self._core.config.lease_seconds)
+        store, config = self._core.store, self._core.rules.config
+        request = claim_request(self._core, limit, config.lease_seconds)
         request.schedulers = self._core.schedulers.copy()
         tasks = store.peek(request)
         delayed = store.delayed(self.name, limit - len(tasks)) if len(tasks) < limit else []
@@ -795,7 +798,7 @@ class Claiming(Verbs):
         if core.store.paused(self.name):
             yield None
             return
-        if core.upkeep.look_is_due(core.config.lease_seconds, core.now()):
+        if core.upkeep.look_is_due(core.rules.config.lease_seconds, core.now()):
             core.bring_in_due()
         block = transactions.hold(search := HeldSearch(core), core)
         work: HeldTask | None = None
@@ -831,7 +834,7 @@ class Claiming(Verbs):
 
     def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
         """Record live tasks that this claim would have taken without its reserve."""
-        reserve, seconds = self._core.reserve, request.reserve_seconds
+        reserve, seconds = self._core.rules.reserve, request.reserve_seconds
         moment = request.moment()
         if reserve.check_due(moment.now, seconds, short=short):
             created_after = moment.now - request.max_age_seconds

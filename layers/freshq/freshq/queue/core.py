@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast, get_args
 
 from freshq.errors import LeaseLost, LostRace, NotFound, Overloaded, RefusedError, quoted
 from freshq.model.checks import checked_id
@@ -63,26 +63,82 @@ def transactions_of(store: Store, what: str) -> Transactions:
     return store.transactions
 
 
-class Core:
-    """One queue in one process. Thread-safe.
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The options that a queue follows, and the objects that apply them; replaced whole when they change.
 
     Attributes:
-        store: Home of the tasks.
-        name: Its name.
-        options: The options that the process named, and the stored ones.
-        config: The options that it follows.
+        config: The options.
         stale_after_seconds: Age at which a task is stale.
         lifecycle: Returns the next version of a task under each verb.
         orders: Decides which end of each line is served.
-        schedulers: Decide which line of each level is served next.
-        book: The lines that this process knows.
-        open_lines: The lines of groups that have room, if there are limits and many lines.
-        running: Enforces the limits of groups; None if the store does.
         reserve: Time that must be left before the deadline for a task to be claimed.
         codel: Decides which claimed tasks to shed because they waited too long; None to shed none.
         meter: Counts the flow, and measures the pressure on the queue.
         admission: Rejects puts under load; None to reject none.
         backlog: Bounds the number of waiting tasks; None for no bound.
+    """
+
+    config: QueueConfig
+    stale_after_seconds: float
+    lifecycle: Lifecycle
+    orders: LineOrders
+    reserve: SharedReserve
+    codel: LineCodel | None
+    meter: FlowMeter
+    admission: AdmissionControl | None
+    backlog: BacklogBound | None
+
+
+class _Unread:
+    """Stands in for the rules of a queue: the first use of them reads the options."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def __getattr__(self, attribute: str) -> Any:
+        rules: object = self._core.rules
+        if rules is self:
+            self._core.options.follow()
+        return getattr(self._core.rules, attribute)
+
+
+class _Closed:
+    """Stands in for the parts of a closed queue: any use raises RefusedError."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+
+    def __repr__(self) -> str:
+        return "closed"
+
+    def __call__(self) -> NoReturn:
+        self._refuse()
+
+    def __getattr__(self, _attribute: str) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        msg = f"queue {self._queue!r}: closed; open it again"
+        raise RefusedError(msg)
+
+
+class Core:
+    """One queue in one process. Thread-safe.
+
+    Stand-ins take the place of rules that were not read yet, and of the parts of a closed queue. So the verbs
+    of an open queue need no checks.
+
+    Attributes:
+        store: Home of the tasks.
+        name: Its name.
+        options: The options that the process named, and the stored ones.
+        known_config: The options that are known without a call to the store.
+        rules: The options that it follows, and the objects that apply them.
+        schedulers: Decide which line of each level is served next.
+        book: The lines that this process knows.
+        open_lines: The lines of groups that have room, if there are limits and many lines.
+        running: Enforces the limits of groups; None if the store does.
         telemetry: Receives every verb.
         observer: `telemetry`, but its own errors are only logged. None if it records nothing.
         settle: Stores how a claim ends, and returns the settled task; raises LeaseLost if the claim no longer
@@ -97,18 +153,6 @@ class Core:
         later: Makes the writes that verbs must defer while their caller's transaction is open.
         warned_of_slow_claim_at: When a claim last warned that it was too slow for its leases.
     """
-
-    # Built once the stored options are known, and rebuilt when they change.
-    config: QueueConfig
-    stale_after_seconds: float
-    lifecycle: Lifecycle
-    orders: LineOrders
-    reserve: SharedReserve
-    codel: LineCodel | None
-    meter: FlowMeter
-    admission: AdmissionControl | None
-    backlog: BacklogBound | None
-    upkeep: Upkeep
 
     def __init__(self, store: Store, config: QueueConfig) -> None:
         self.store = store
@@ -132,9 +176,12 @@ class Core:
         given = "clock" in config.model_fields_set
         self._clock = config.clock if given else store.clock
         self.stamps = Stamps(self._clock)
+        self.upkeep = Upkeep(store, self.name, lambda: self.rules.lifecycle, self.now)
         self.options = SharedOptions(
             store, config, self._defaults(), self._storable(), self._follow, self.now
         )
+        self.known_config = self.options.named
+        self.rules = cast("Rules", _Unread(self))
 
     def _defaults(self) -> Mapping[str, Any]:
         """Return the defaults of this queue that differ from other queues' defaults."""
@@ -150,39 +197,33 @@ class Core:
         Raises:
             ValueError: If this queue cannot have these options; nothing changed.
         """
-        rules, lifecycle, parts = config.rules(), Lifecycle(config), vars(self)
-        if "config" in parts:
-            self.flush()
+        rules, lifecycle = config.rules(), Lifecycle(config)
+        self.flush()
         meter = FlowMeter(self.store, self.name, rules, self.later)
         admission = backlog = None
         if rules.admission is not None:
             admission = AdmissionControl(meter, rules.admission, rules.deadline_seconds, self.uniform)
         if rules.backlog is not None:
-            limits = (rules.backlog, rules.deadline_seconds)
-            backlog = BacklogBound(
-                self.store, self.name, *limits, lifecycle, meter, self.schedulers.seconds_of
-            )
-        upkeep = parts.get("upkeep") or Upkeep(self.store, self.name, lifecycle, self.now)
-        upkeep.lifecycle = lifecycle
+            limits, seconds_of = (rules.backlog, rules.deadline_seconds), self.schedulers.seconds_of
+            backlog = BacklogBound(self.store, self.name, *limits, lifecycle, meter, seconds_of)
         self.schedulers.follow(rules.groups)
-        parts |= {
-            "config": config,
-            "stale_after_seconds": config.stale_after_seconds,
-            "lifecycle": lifecycle,
-            "orders": LineOrders(rules.order, rules.deadline_seconds),
-            "reserve": SharedReserve(self.store, self.name, rules),
-            "codel": rules.codel and LineCodel(partial(rules.codel.for_line, rules.order)),
-            "meter": meter,
-            "admission": admission,
-            "backlog": backlog,
-            "upkeep": upkeep,
-        }
+        self.known_config = config
+        self.rules = Rules(
+            config=config,
+            stale_after_seconds=config.stale_after_seconds,
+            lifecycle=lifecycle,
+            orders=LineOrders(rules.order, rules.deadline_seconds),
+            reserve=SharedReserve(self.store, self.name, rules),
+            codel=None if rules.codel is None else LineCodel(partial(rules.codel.for_line, rules.order)),
+            meter=meter,
+            admission=admission,
+            backlog=backlog,
+        )
 
     @property
-    def known_config(self) -> QueueConfig:
-        """The options that are known without a call to the store."""
-        config: QueueConfig | None = vars(self).get("config")
-        return config or self.options.named
+    def lifecycle(self) -> Lifecycle:
+        """Returns the next version of a task under each verb, for the store's transactions."""
+        return self.rules.lifecycle
 
     def begin(self) -> None:
         """Begin a verb: follow changed options, if the last check is several seconds old.
@@ -195,7 +236,7 @@ class Core:
             self._follow_options()
 
     def _follow_options(self) -> None:
-        if self.later.is_beside and "config" in vars(self):
+        if self.later.is_beside and isinstance(self.rules, Rules):
             self.later.leave()
             self.options.check()
         else:
@@ -251,13 +292,14 @@ class Core:
             StoreError: If the store did not answer, or a transaction holds a lock. Nothing is lost.
         """
         with self.store.aside():
-            self.meter.write(self.now())
+            self.rules.meter.write(self.now())
         self.begin()
 
     @property
     def time_order(self) -> Order | None:
         """The order of every line by creation time; None if lines have no such order, or differ."""
-        return None if self.config.order.switches else self.config.order
+        order = self.rules.config.order
+        return None if order.switches else order
 
     def now(self) -> float:
         """Return the time of the queue's clock, in seconds since the epoch, to the microsecond.
@@ -274,8 +316,8 @@ class Core:
     def flush(self) -> None:
         """Write the flow counts in memory to the store."""
         # A clock of the database would connect to it.
-        if "meter" in vars(self) and not self.meter.is_unused:
-            self.meter.flush(self.now())
+        if isinstance(self.rules, Rules) and not self.rules.meter.is_unused:
+            self.rules.meter.flush(self.now())
 
     def release(self) -> None:
         """Write the flow counts, and close the connections of this process; the next verb opens new ones."""
@@ -287,24 +329,13 @@ class Core:
 
     def close(self) -> None:
         """Release the connections permanently: any later use, except another `close`, raises RefusedError."""
-        if "store" not in vars(self):
+        if isinstance(self.store, _Closed):
             return
         try:
             self.release()
         finally:
-            # Without its parts, `__getattr__` answers: an open queue pays nothing for the check.
-            self.__dict__ = {"name": self.name, "config": self.known_config}
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, attribute: str) -> Any:
-            if "store" not in vars(self):
-                msg = f"queue {vars(self).get('name')!r}: closed; open it again"
-                raise RefusedError(msg)
-            if attribute not in MADE_OF_OPTIONS:
-                raise AttributeError(attribute)
-            self.options.follow()
-            return vars(self)[attribute]
+            closed: Any = _Closed(self.name)
+            self.store = self.options = self.rules = self._clock = closed
 
     def is_last_attempt(self, claim: Claim, max_attempts: AttemptLimit = QUEUES) -> bool:
         """Return whether a retry would make the task a dead letter.
@@ -313,7 +344,7 @@ class Core:
             claim: The claim of the attempt.
             max_attempts: The limit of its handler, which replaces the queue's.
         """
-        limit = self.config.max_attempts if max_attempts == QUEUES else max_attempts
+        limit = self.rules.config.max_attempts if max_attempts == QUEUES else max_attempts
         return is_last_attempt(claim.task.attempts, limit)
 
     def bring_in_due(self) -> int:
@@ -414,7 +445,7 @@ class Core:
         Its producer may have a longer max age. Claims of this queue go by the age, and never take the task
         after that.
         """
-        deadline = self.lifecycle.live_until(task)
+        deadline = self.rules.lifecycle.live_until(task)
         if task.status is not TaskStatus.PENDING or deadline == task.stale_at:
             return task
         return replace(task, deadline=deadline)
@@ -484,7 +515,7 @@ class Core:
 
     def _settle(self, settlement: Settlement) -> Task:
         claim, now = settlement.claim, self.begin_now()
-        changed = settlement.next_version(self.lifecycle, now, self.uniform)
+        changed = settlement.next_version(self.rules.lifecycle, now, self.uniform)
         try:
             settled = self.store.replace(changed, Guard(TaskStatus.TAKEN, lease_token=claim.token))
         except Conflict as conflict:
@@ -514,7 +545,7 @@ class Core:
             guard = Guard(TaskStatus.TAKEN, lease_token=claim.token, request_token=held.request_token)
             try:
                 extended = self.store.replace(
-                    self.lifecycle.extended(held, now, lease_until, progress), guard
+                    self.rules.lifecycle.extended(held, now, lease_until, progress), guard
                 )
             except Conflict as conflict:
                 current = conflict.current
@@ -541,12 +572,14 @@ class Core:
         Its lease had ended before other processes could read the extension: it must not run alongside that
         task.
         """
-        is_limited = self.running is not None and held.group is not None and self.config.groups.has_limits
-        return is_limited and self.now() >= (held.lease_until or 0.0)
+        if self.running is None or held.group is None or not self.rules.config.groups.has_limits:
+            return False
+        return self.now() >= (held.lease_until or 0.0)
 
     def _released(self, held: Task, token: str) -> Task | None:
         try:
-            released = self.store.replace(self.lifecycle.released(held, self.now()), Guard.held(token))
+            released = self.rules.lifecycle.released(held, self.now())
+            released = self.store.replace(released, Guard.held(token))
         except Conflict as conflict:
             return conflict.current
         finally:
@@ -580,9 +613,9 @@ class Core:
         in_time = None
         if is_served:
             in_time = settled.deadline is None or settled.updated <= settled.deadline
-        self.meter.ended(settled.updated, task.group, took_seconds, in_time=in_time)
+        self.rules.meter.ended(settled.updated, task.group, took_seconds, in_time=in_time)
         if is_served:
-            self.reserve.observe(took_seconds, task.kind, settled.updated)
+            self.rules.reserve.observe(took_seconds, task.kind, settled.updated)
         return settled
 
     def late_child(self, parent: Parent, task: Task, now: float) -> Overloaded | None:
@@ -590,14 +623,10 @@ class Core:
         if parent.deadline is None:
             return None
         left_seconds = task.stale_at - max(now, task.not_before or now)
-        needed_seconds = self.reserve.needed_seconds(task.kind, now)
+        needed_seconds = self.rules.reserve.needed_seconds(task.kind, now)
         if left_seconds > needed_seconds:
             return None
         return Overloaded.of_late_child(task.task_id, left_seconds, needed_seconds)
-
-
-# They wait for the first verb, which reads the options.
-MADE_OF_OPTIONS: Final = frozenset(Core.__annotations__)
 
 
 class Verbs:
@@ -609,7 +638,7 @@ class Verbs:
 
     def __repr__(self) -> str:
         """Return the class, the name of the queue and its tables, without secrets."""
-        return f"{type(self).__name__}({self.name!r}, {vars(self._core).get('store', 'closed')})"
+        return f"{type(self).__name__}({self.name!r}, {self._core.store})"
 
 
 def core_of(queue: Verbs) -> Core:

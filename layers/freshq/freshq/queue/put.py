@@ -138,7 +138,7 @@ class Putting(Verbs):
         tasks: list[Task] = []
         late: list[Overloaded | None] = []
         for each, created, (where, _) in zip(new, stamps, places, strict=True):
-            task = core.lifecycle.created(each, now, created, where)
+            task = core.rules.lifecycle.created(each, now, created, where)
             tasks.append(task)
             late.append(None if each.parent is None else core.late_child(each.parent, task, now))
         own = {each.on_conflict for each in new} - {None, on_conflict}
@@ -163,19 +163,19 @@ class Putting(Verbs):
         if core.options.is_settled:
             return now
         for each, (where, _) in zip(new, places, strict=True):
-            core.lifecycle.created(each, now, now, where)
+            core.rules.lifecycle.created(each, now, now, where)
         return core.begin_write() if connection is None else core.begin_beside(connection)
 
     def _written(
         self, tasks: Sequence[Task], late: list[Overloaded | None], now: float, write: Write
     ) -> list[Receipt]:
         """Write tasks, leaving out tasks that are too late; return the receipts."""
-        core = self._core
-        if core.admission is not None or core.backlog is not None or any(late):
+        rules = self._core.rules
+        if rules.admission is not None or rules.backlog is not None or any(late):
             answers = self._admitted(tasks, late, now, write)
         else:
             answers = _answers(tasks, write)
-            core.meter.offered(now, tasks)
+            rules.meter.offered(now, tasks)
         receipts = [answer for answer in answers if isinstance(answer, Receipt)]
         if len(receipts) < len(tasks):
             receipts = receipts_of(answers, [task.task_id for task in tasks])
@@ -188,7 +188,7 @@ class Putting(Verbs):
         rejections = self._rejections(tasks, late, now)
         admitted = [task for task, rejection in zip(tasks, rejections, strict=True) if rejection is None]
         answers = _answers(admitted, write)
-        self._core.meter.offered(now, tasks)
+        self._core.rules.meter.offered(now, tasks)
         self._make_room(answers, now)
         written = iter(answers)
         return [rejection or next(written) for rejection in rejections]
@@ -197,22 +197,22 @@ class Putting(Verbs):
         self, tasks: Sequence[Task], late: list[Overloaded | None], now: float
     ) -> list[Overloaded | None]:
         """Return the rejection of each task, None if it is admitted; count the rejections."""
-        core = self._core
-        rejections = late if core.admission is None else core.admission.rejections(tasks, late, now)
-        if core.backlog is not None:
+        rules = self._core.rules
+        rejections = late if rules.admission is None else rules.admission.rejections(tasks, late, now)
+        if rules.backlog is not None:
             left = [index for index, rejection in enumerate(rejections) if rejection is None]
-            by_backlog = core.backlog.rejections([tasks[index] for index in left], now)
+            by_backlog = rules.backlog.rejections([tasks[index] for index in left], now)
             for index, rejection in zip(left, by_backlog, strict=True):
                 rejections[index] = rejection
             if any(by_backlog):
-                core.meter.shed_early(now, len([*filter(None, by_backlog)]))
+                rules.meter.shed_early(now, len([*filter(None, by_backlog)]))
         for rejection in filter(None, rejections):
-            core.meter.turned_away(now, ShedReason(rejection.reason), 1)
+            rules.meter.turned_away(now, ShedReason(rejection.reason), 1)
         return rejections
 
     def _make_room(self, answers: Sequence[Receipt | FreshqError], now: float) -> None:
         """Shed tasks beyond the backlog's limit; the new tasks are written, so an error is only logged."""
-        backlog = self._core.backlog
+        backlog = self._core.rules.backlog
         if backlog is None:
             return
         created = sum(isinstance(each, Receipt) and each.outcome is PutOutcome.CREATED for each in answers)

@@ -80,9 +80,8 @@ class Settling(Verbs):
         """Settle claims of different tasks."""
         core = self._core
         now = core.begin_now()
-        settled = [
-            (each.next_version(core.lifecycle, now, core.uniform), each.claim.token) for each in settlements
-        ]
+        life = core.rules.lifecycle
+        settled = [(each.next_version(life, now, core.uniform), each.claim.token) for each in settlements]
         answers: list[Task | FreshqError] = []
         for each, answer in zip(settlements, core.store.settle_many(settled), strict=True):
             if isinstance(answer, Conflict):
@@ -169,7 +168,7 @@ class Settling(Verbs):
             0.5
         """
         if lease_seconds is None:
-            lease_seconds = self._core.config.lease_seconds
+            lease_seconds = self._core.rules.config.lease_seconds
         checked_seconds("lease_seconds", lease_seconds, above_zero=True)
         if progress is None and step is not None:
             raise ValueError("step: only with progress, a number from 0 to 1")

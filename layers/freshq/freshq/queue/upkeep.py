@@ -47,24 +47,22 @@ class Portion:
 
 
 class Upkeep:
-    """Brings in the due tasks of one queue, and cleans up. Thread-safe.
+    """Brings in the due tasks of one queue, and cleans up. Thread-safe."""
 
-    Attributes:
-        lifecycle: Computes the next version of a task.
-    """
-
-    def __init__(self, store: Store, queue: str, lifecycle: Lifecycle, now: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, queue: str, lifecycle: Callable[[], Lifecycle], now: Callable[[], float]
+    ) -> None:
         """Do nothing yet.
 
         Args:
             store: Home of the tasks.
             queue: Name of the queue.
-            lifecycle: Computes the next version of a task.
+            lifecycle: Returns the lifecycle that the queue follows now.
             now: Returns the queue's time in seconds.
         """
         self._store = store
         self._queue = queue
-        self.lifecycle = lifecycle
+        self._lifecycle = lifecycle
         self._now = now
         self._holder = new_token()
         self._busy = new_lock()
@@ -135,7 +133,7 @@ class Upkeep:
         return Portion(moved, more=tidied >= limit or (due.more and (moved > 0 or not due.tasks)))
 
     def _brought_in(self, task: Task, now: float) -> Task:
-        life = self.lifecycle
+        life = self._lifecycle()
         return (life.recovered if task.status is TaskStatus.TAKEN else life.promoted)(task, now)
 
     def run(self) -> int:

@@ -167,7 +167,7 @@ def _counted(queue: BaseQueue) -> tuple[Counter[str], RunningCounts, Counter[str
     """Return the waiting, the running and the shed tasks by group."""
     core = core_of(queue)
     now = core.now()
-    created_after = now - core.config.stale_after_seconds
+    created_after = now - core.rules.config.stale_after_seconds
     waiting = core.store.count_waiting(core.name, now, created_after, COUNTED_TASKS)
     running = RunningCounts()
     for task in core.store.leased(core.name, COUNTED_TASKS):
