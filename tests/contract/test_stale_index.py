@@ -50,11 +50,11 @@ def test_a_claim_passes_over_thousands_of_stale_tasks_in_a_few_calls(
     table_store: StoreUnderTest, dynamodb_local: DynamoDBClient, order: Order, step_seconds: float
 ) -> None:
     table, client = table_store, dynamodb_local
-    table.queue().put("stale", task_id="stale", max_age_seconds=5)
+    table.queue(order=order).put("stale", task_id="stale", max_age_seconds=5)
     table.queue().put("live", task_id="live")
     put_copies(table, "stale", STALE, step_seconds)
     table.clock.advance(10)
-    queue = table.queue(order=order, override=True)
+    queue = table.queue()
     with calls_of(client) as calls:
         claims = queue.claim(limit=1)
     assert [claim.task.payload for claim in claims] == ["live"]
