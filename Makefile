@@ -87,7 +87,7 @@ coverage: setup ## Measure branch coverage of the fast tests by room, into docs/
 architecture: setup ## Write docs/contributing/architecture.md: the rooms, and the functions that a verb enters
 	@$(BIN)/python -m local.pages architecture
 
-sql-statements: setup ## Write docs/contributing/sql: the statements of each dialect, with plans on a million rows (some minutes)
+sql-statements: setup ## Write docs/contributing/sql: the statements that are built in Python, in each dialect
 	@$(BIN)/python -m local.pages sql
 
 options: setup ## Write the tables of options and commands in docs/reference

@@ -3,11 +3,9 @@
     python -m local.pages architecture   # the rooms, and the functions that each verb enters
     python -m local.pages coverage       # branch coverage of the fast tests by room
     python -m local.pages picture        # a run of `freshq demo` as a picture that moves
-    python -m local.pages sql            # the statements of each dialect, and the plans of claims (minutes)
-    python -m local.pages sql --text     # the statements only; plans stay as they are
+    python -m local.pages sql            # the statements that are built in Python, in each dialect
 
-Each verb runs under a profile function, so the architecture page names the functions that really run. A plan
-is the database's on a table of a million rows. It follows its statement, in lines that begin with `--|`.
+Each verb runs under a profile function, so the architecture page names the functions that really run.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from inspect import cleandoc
@@ -33,7 +30,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from unittest.mock import patch
 
-import psycopg
 import sqlalchemy as sa
 from moto import mock_aws
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -42,25 +38,20 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from freshq import Queue
 from freshq.cli.commands.demo import CAPACITY_PER_SECOND, FATES, Plan, contestants, offer, wait_text
 from freshq.simulate.sweep import Colour
-from freshq.stores.lines import END
-from freshq.stores.sql.agenda import StaleStatements, UpkeepStatements
+from freshq.stores.sql.agenda import UpkeepStatements
 from freshq.stores.sql.counts import CountStatements, ExactStatements, WaitingStatements
-from freshq.stores.sql.database import PLANNING
 from freshq.stores.sql.history import HistoryStatements
-from freshq.stores.sql.lines import ANY_NUMBER, ORDERS, UP_TO_TWO, ClaimStatements
 from freshq.stores.sql.migrations import CHANGES, Triggers
 from freshq.stores.sql.records import RecordStatements
 from freshq.stores.sql.schema import schema
-from freshq.stores.sql.statements import Statements, WindowStatements
 from freshq.stores.sql.tasks import GUARDS, PutStatements, ReadStatements, SettleStatements
-from freshq.stores.sql.url import parsed_url
-from local.servers import MariaDB, Postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from freshq.cli.commands.demo import Standing
+    from freshq.stores.sql.statements import Statements
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 FRESHQ: Final = PROJECT / "layers" / "freshq" / "freshq"
@@ -440,7 +431,10 @@ DIALECTS: Final[Mapping[str, sa.Dialect]] = {
     "postgresql": postgresql.psycopg.dialect(paramstyle="named"),  # type: ignore[no-untyped-call]
     "mariadb": mysql.pymysql.dialect(paramstyle="named", is_mariadb=True),
 }
-PLAN: Final = "--| "
+SQL_HEAD: Final = """\
+-- `make sql-statements` writes this file: the tables, and the statements that are built in Python. What
+-- claims run is text already, in layers/freshq/freshq/stores/sql/claim.{dialect}.sql.
+"""
 WIDTH: Final = 118
 # SQLAlchemy begins a line with most clauses; with these it does not.
 CLAUSE: Final = re.compile(
@@ -449,112 +443,21 @@ CLAUSE: Final = re.compile(
 SECTIONS: Final[Mapping[str, type[Statements]]] = {
     "put": PutStatements,
     "read": ReadStatements,
-    "find lines": WindowStatements,
-    "claim": ClaimStatements,
     "settle": SettleStatements,
     "what waits": WaitingStatements,
-    "oldest of a line": Statements,
     "counts by status": CountStatements,
     "exact counts": ExactStatements,
-    "stale tasks": StaleStatements,
     "upkeep": UpkeepStatements,
     "records": RecordStatements,
     "history": HistoryStatements,
 }
-# What claims run.
-PLANNED: Final = ("find lines", "claim")
 RETURNING: Final = ("sqlite", "postgresql")
 # Statements that only some databases run.
 ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "replace_many": ("postgresql",),
-    "take_only_line": ("postgresql",),
-    "best": ("postgresql",),
-    "prepared_best": ("postgresql",),
-    "take_lines": RETURNING,
     "finish_many": RETURNING,
-    "leave_line_first": RETURNING,
     "lock_listed": ("sqlite", "mariadb"),
-    "take": ("mariadb",),
-    "any_stale": ("sqlite", "mariadb"),
-    "leave_line": ("mariadb",),
 }
-# For how many lines, under which condition.
-TAKES: Final = {
-    "sqlite": ((1, 0), (1, UP_TO_TWO), (2, 0), (2, ANY_NUMBER)),
-    "postgresql": ((0, 0), (0, ANY_NUMBER)),
-}
-ROWS: Final = 1_000_000
-WAITING_ROWS: Final = 300_000
-FAR_US: Final = 4_000_000_000_000_000
-# A table of a million rows: of each ten, three wait in three lines and seven have ended.
-COLUMNS: Final = {
-    "task_id": "{id}",
-    "queue": "'default'",
-    "status": f"CASE WHEN n <= {WAITING_ROWS} THEN 'PENDING' ELSE 'SUCCESS' END",
-    "created_us": "n",
-    "updated_us": "n",
-    "deadline_us": str(FAR_US),
-    "expires": str(FAR_US // 1_000_000),
-    "request_token": "'token'",
-    "put_token": "'token'",
-    "priority": "0",
-    "attempts": "0",
-    "line": f"CASE WHEN n <= {WAITING_ROWS} THEN {{line}} END",
-    "agenda": f"CASE WHEN n <= {WAITING_ROWS} THEN 'stale' ELSE 'over' END",
-    "due_us": str(FAR_US),
-    "payload": "'1'",
-}
-SERIES: Final = {
-    "sqlite": f"(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {ROWS}) "  # nosec B608
-    "SELECT n FROM s) AS numbers",
-    "postgresql": f"generate_series(1, {ROWS}) AS numbers(n)",
-    "mariadb": f"(SELECT seq AS n FROM seq_1_to_{ROWS}) AS numbers",  # nosec B608
-}
-TEXTS: Final = {
-    "sqlite": {"id": "printf('task-%07d', n)", "line": "'0' || (n - 3 * (n / 3))"},
-    "postgresql": {"id": "'task-' || lpad(n::text, 7, '0')", "line": "'0' || (n - 3 * (n / 3))"},
-    "mariadb": {"id": "CONCAT('task-', LPAD(n, 7, '0'))", "line": "CONCAT('0', MOD(n, 3))"},
-}
-# Servers update their statistics by themselves; SQLite never does.
-ANALYZE: Final = {"postgresql": "VACUUM ANALYZE tasks", "mariadb": "ANALYZE TABLE tasks"}
-# The tasks that a claim of one task skips.
-VALUES: Final = {
-    "of_queue": "default",
-    "of_line": "01",
-    "of_after": "",
-    "of_until": END,
-    "of_count": 65,
-    "ids": ["task-0000001"],
-    "line_0": "00",
-    "line_1": "01",
-    "count_0": 1,
-    "count_1": 1,
-    "wanted_line": ["00", "01"],
-    "wanted_count": [1, 1],
-    "span_line": ["00", "01"],
-    "span_after_us": [0, 0],
-    "span_before_us": [FAR_US, FAR_US],
-    # No line is in these ranges.
-    "unless": '[["00\\u0001", "01"], ["02\\u0001", ":"]]',
-    "unless_first": ["00\x01", "02\x01"],
-    "unless_until": ["01", END],
-    "from_0": "00\x01",
-    "until_0": "01",
-    "from_1": "02\x01",
-    "until_1": END,
-    "created_after_us": 0,
-    "created_before_us": FAR_US,
-    "deadline_after_us": 0,
-    "looked": 65,
-    "at_most": 1,
-    "now_us": 1,
-    "token": "worker:token",
-    "version": "version",
-    "lease_from_us": 1,
-    "lease_until_us": 2,
-    "new_expires": FAR_US // 1_000_000,
-}
-BINARY: Final = ("of_queue", "of_line", "of_after", "of_until", "ids")
 PARAMETER: Final = re.compile(r"(?<!:):([a-z]\w*)")
 EXPANDING: Final = re.compile(r"\(__\[POSTCOMPILE_(\w+)\]\)")
 
@@ -607,22 +510,16 @@ def _of_section(section: str, of_class: type[Statements], dialect: str) -> Itera
         if not isinstance(member, cached_property) or name.startswith("_"):
             continue
         if dialect in ONLY.get(name, (dialect,)):
-            for variant, statement in _variants(getattr(statements, name), dialect):
+            for variant, statement in _variants(getattr(statements, name)):
                 if isinstance(statement, sa.SelectBase | sa.Insert | sa.Update | sa.Delete | sa.TextClause):
                     title = f"{section}: {name}{variant}"
                     yield Entry(title, cleandoc(member.__doc__ or ""), _text(statement, dialect))
 
 
-def _variants(value: Any, dialect: str) -> Iterator[tuple[str, Any]]:
+def _variants(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the statements of one property, each with its difference from the others."""
     if isinstance(value, dict):
         yield from ((f", {_key(key)}", statement) for key, statement in value.items())
-    elif callable(value) and not isinstance(value, sa.ClauseElement):
-        for newest_first in ORDERS:
-            for arms, ranges in TAKES[dialect]:
-                lines = f", lines: {arms}" if arms else ""
-                unless = ", unless there is a better line" if ranges else ""
-                yield f", {_key(newest_first)}{lines}{unless}", value(newest_first, arms, ranges)
     else:
         yield "", value
 
@@ -631,7 +528,7 @@ def _key(key: object) -> str:
     if key in GUARDS:
         by_lease, by_version = key
         return f"guarded by status{', lease' * by_lease}{', version' * by_version}"
-    return str(key) if isinstance(key, str) else "newest first" if key else "oldest first"
+    return str(key)
 
 
 def _text(statement: sa.ClauseElement, dialect: str) -> str:
@@ -663,139 +560,20 @@ def _formatted(text: str) -> str:
     return "\n".join(lines)
 
 
-def sql_page(dialect: str, plans: Mapping[str, Iterable[str]]) -> str:
-    """Return the file of a dialect.
-
-    Args:
-        dialect: Its name.
-        plans: The lines of plans, by the name of the statement.
-    """
-    parts = [
-        f"-- `make sql-statements` writes this file. It has every statement of the store on {dialect}.\n"
-    ]
+def sql_page(dialect: str) -> str:
+    """Return the file of a dialect."""
+    parts = [SQL_HEAD.format(dialect=dialect)]
     for name, says, text in entries(dialect):
         head = "\n".join(f"-- {line}".rstrip() for line in [name, *says.splitlines()])
-        plan = "".join(f"\n{PLAN}{line}" for line in plans.get(name, ()))
-        parts.append(f"{head}\n{text};{plan}\n")
+        parts.append(f"{head}\n{text};\n")
     return "\n".join(parts)
-
-
-def plans_of(text: str) -> dict[str, list[str]]:
-    """Return the plans of a file, by the name of the statement."""
-    plans: dict[str, list[str]] = {}
-    for part in text.split("\n\n"):
-        lines = part.strip().splitlines()
-        found = [line.removeprefix(PLAN) for line in lines if line.startswith(PLAN)]
-        if found:
-            plans[lines[0].removeprefix("-- ")] = found
-    return plans
-
-
-def measured_plans(dialect: str, engine: sa.Engine) -> dict[str, list[str]]:
-    """Return the plans of claims, on the table of a million rows."""
-    plans = {}
-    for name, _says, text in entries(dialect):
-        if name.split(":")[0] in PLANNED:
-            names = list(dict.fromkeys(PARAMETER.findall(text)))
-            with engine.connect() as connection:
-                plans[name] = EXPLAIN[dialect](connection.connection.driver_connection, text, names)
-    return plans
-
-
-def _explained_by_sqlite(driver: Any, text: str, names: list[str]) -> list[str]:
-    text, values = _spread(text, names, ":{}")
-    depths = {0: -1}
-    lines = []
-    for number, parent, _unused, detail in driver.execute(f"EXPLAIN QUERY PLAN {text}", values):
-        depths[number] = depths[parent] + 1
-        lines.append("  " * depths[number] + detail)
-    return lines
-
-
-def _explained_by_postgresql(driver: Any, text: str, names: list[str]) -> list[str]:
-    """Return the plan that the server keeps for a prepared statement, with the rows that each step read."""
-    text = re.sub(r"IN \(:ids\)", "= ANY(:ids)", text)
-    text = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
-    values = ", ".join(psycopg.sql.Literal(VALUES[name]).as_string(driver) for name in names)
-    options = "ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS OFF"
-    with driver.cursor() as cursor:
-        cursor.execute("BEGIN")
-        for name, value in PLANNING.items():
-            cursor.execute(f"SET LOCAL {name} = {value}")
-        cursor.execute(f"PREPARE planned AS {text}")
-        cursor.execute(f"EXPLAIN ({options}) EXECUTE planned({values})")
-        lines = [row[0] for row in cursor.fetchall()]
-        cursor.execute("ROLLBACK")
-        cursor.execute("DEALLOCATE planned")
-    return lines
-
-
-def _explained_by_mariadb(driver: Any, text: str, names: list[str]) -> list[str]:
-    text, values = _spread(text.replace("%", "%%"), names, "%({})s")
-    values |= {name: str(value).encode() for name, value in values.items() if name in BINARY}
-    with driver.cursor() as cursor:
-        cursor.execute(f"EXPLAIN {text}", values)
-        columns = [column[0] for column in cursor.description]
-        rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
-    shown = ("select_type", "table", "type", "key", "rows", "Extra")
-    return ["  ".join(f"{name}={row[name]}" for name in shown if row[name]) for row in rows]
-
-
-def _spread(text: str, names: list[str], form: str) -> tuple[str, dict[str, Any]]:
-    """Return a statement with the driver's placeholders and its values; for a list, the first statement."""
-    values = {name: VALUES[name] for name in names}
-    values |= {name: value[0] for name, value in values.items() if isinstance(value, list)}
-    return PARAMETER.sub(lambda found: form.format(found[1]), text), values
-
-
-EXPLAIN: Final[Mapping[str, Callable[[Any, str, list[str]], list[str]]]] = {
-    "sqlite": _explained_by_sqlite,
-    "postgresql": _explained_by_postgresql,
-    "mariadb": _explained_by_mariadb,
-}
-
-
-@contextmanager
-def million(dialect: str) -> Iterator[sa.Engine]:
-    """Yield an engine of a database with a table of a million rows."""
-    with tempfile.TemporaryDirectory() as folder:
-        if dialect == "sqlite":
-            with _filled(dialect, f"sqlite:///{folder}/tasks.db") as engine:
-                yield engine
-            return
-        with (
-            (Postgres if dialect == "postgresql" else MariaDB)() as server,
-            _filled(dialect, server.url) as engine,
-        ):
-            yield engine
-
-
-@contextmanager
-def _filled(dialect: str, url: str) -> Iterator[sa.Engine]:
-    queue = Queue.sql(url)
-    queue.create_table()
-    queue.close()
-    values = ", ".join(COLUMNS.values()).format(**TEXTS[dialect])
-    engine = sa.create_engine(parsed_url(url), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        into = f"INSERT INTO tasks ({', '.join(COLUMNS)})"
-        connection.exec_driver_sql(f"{into} SELECT {values} FROM {SERIES[dialect]}")  # nosec B608
-        if dialect in ANALYZE:
-            connection.exec_driver_sql(ANALYZE[dialect])
-    yield engine
-    engine.dispose()
 
 
 def write_sql() -> int:
     """Write the files of statements; return 0."""
     SQL_FOLDER.mkdir(exist_ok=True)
     for dialect in DIALECTS:
-        file = SQL_FOLDER / f"{dialect}.sql"
-        plans = plans_of(file.read_text("utf-8")) if file.exists() else {}
-        if "--text" not in sys.argv:
-            with million(dialect) as engine:
-                plans = measured_plans(dialect, engine)
-        file.write_text(sql_page(dialect, plans), "utf-8")
+        (SQL_FOLDER / f"{dialect}.sql").write_text(sql_page(dialect), "utf-8")
     return 0
 
 

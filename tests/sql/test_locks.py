@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from freshq import Queue, Settlement, Task
 from freshq.queue.upkeep import LARGE_PORTION, SMALL_PORTION
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.agenda import StaleStatements, UpkeepStatements, page_of
+from freshq.stores.sql.agenda import UpkeepStatements, page_of
 from freshq.stores.sql.rows import microseconds
 from tests.conftest import Clock
 from tests.support.readings import counts
@@ -61,11 +61,18 @@ def _over(queue: Queue) -> None:
     queue.complete(claim)
 
 
-UPKEEP: Final = {
-    "due": (UpkeepStatements, _delayed, 6),
-    "over_ids": (UpkeepStatements, _over, RETENTION_SECONDS + 1),
-    "stale_ids": (StaleStatements, _stale, 6),
+UPKEEP: Final[dict[str, tuple[Callable[[Queue], None], float]]] = {
+    "due": (_delayed, 6),
+    "over_ids": (_over, RETENTION_SECONDS + 1),
+    "stale": (_stale, 6),
 }
+
+
+def _statement(store: SqlStore, name: str) -> Any:
+    dialect = store.database.engine.dialect
+    if name == "stale":  # PostgreSQL finds and changes them at once
+        return store.claim_sql.statement("leave_lines" if dialect.name == "postgresql" else "stale")
+    return getattr(UpkeepStatements.shared(store.schema, dialect), name)
 
 
 @pytest.mark.parametrize("name", UPKEEP)
@@ -73,17 +80,16 @@ UPKEEP: Final = {
 def test_a_claim_beside_a_portion_of_upkeep_finds_the_waiting_task(
     engine: sa.Engine, clock: Clock, queue: Queue, name: str, tasks: int
 ) -> None:
-    kind, put, seconds = UPKEEP[name]
+    put, seconds = UPKEEP[name]
     for _ in range(tasks):
         put(queue)
     clock.advance(seconds)
     queue.put("waiting", max_age_seconds=600)
     store = SqlStore(engine)
-    statement = getattr(kind.shared(store.schema, engine.dialect), name)
     where = {"of_queue": queue.name, "from_us": 0, "now_us": microseconds(clock())} | page_of(10)
     with store.database.engine.connect() as connection:
         connection.exec_driver_sql("BEGIN")
-        assert len(connection.execute(statement, where).all()) == tasks
+        assert len(connection.execute(_statement(store, name), where).all()) == tasks
         (claim,) = Queue(SqlStore(engine), clock=clock).claim()
         connection.exec_driver_sql("ROLLBACK")
     assert claim.task.payload == "waiting"

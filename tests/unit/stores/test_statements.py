@@ -1,16 +1,70 @@
-"""The files of docs/contributing/sql have the statements that the store runs."""
+"""Statements: those of claims are text; docs/contributing/sql has those that are built."""
+
+import re
 
 import pytest
-from local.pages import DIALECTS, PLANNED, SQL_FOLDER, entries, plans_of, sql_page
+from local.pages import DIALECTS, SQL_FOLDER, sql_page
+
+from freshq.stores.sql.rows import COLUMNS
+from freshq.stores.sql.schema import schema
+from freshq.stores.sql.statements import ClaimStatements
+
+PARTS = {
+    *("tasks", "records", "columns"),
+    *("taken", "no_better_line", "seen", "wanted", "span", "past_deadline", "out_of_line", "running"),
+}
+
+
+def of(dialect: str, table: str = "tasks") -> ClaimStatements:
+    return ClaimStatements(schema(table, dialect), DIALECTS[dialect])
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_file_of_a_dialect_has_the_statements_of_the_code(dialect: str) -> None:
-    text = (SQL_FOLDER / f"{dialect}.sql").read_text("utf-8")
-    assert text == sql_page(dialect, plans_of(text)), "run make sql-statements"
+    assert (SQL_FOLDER / f"{dialect}.sql").read_text("utf-8") == sql_page(dialect), "run make sql-statements"
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_statement_of_a_claim_has_its_plan(dialect: str) -> None:
-    plans = plans_of((SQL_FOLDER / f"{dialect}.sql").read_text("utf-8"))
-    assert set(plans) == {name for name, _, _ in entries(dialect) if name.split(":")[0] in PLANNED}
+def test_every_statement_of_a_claim_is_complete(dialect: str) -> None:
+    statements = of(dialect)
+    for name in statements.texts.keys() - PARTS:
+        for newest_first in (False, True):
+            text = statements.text(name, newest_first)
+            assert re.match(r"(SELECT|WITH|UPDATE|INSERT)\b", text), name
+            assert not re.search(r"[{}]|--", text), name
+            assert str(statements.statement(name, newest_first))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_order_of_a_line_is_the_only_difference_between_two_statements(dialect: str) -> None:
+    statements = of(dialect)
+    newest, oldest = (statements.text("shown", newest_first) for newest_first in (True, False))
+    assert newest != oldest
+    assert newest.replace(" DESC", " ") == oldest
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("table", ["tasks", "Order", "_1", "a" * 40])
+def test_statements_quote_the_name_of_the_table_if_it_needs_that(dialect: str, table: str) -> None:
+    quoted = DIALECTS[dialect].identifier_preparer.quote(table)
+    for name in ("lines", "shown", "take", "leave_lines"):
+        assert re.search(rf"(FROM|UPDATE|JOIN) {re.escape(quoted)}\s", of(dialect, table).text(name)), name
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_claim_selects_the_columns_of_a_task_in_the_order_in_which_rows_are_read(dialect: str) -> None:
+    columns = of(dialect).texts["columns"].replace("CAST(payload AS BLOB) AS payload", "payload")
+    assert columns == ", ".join(COLUMNS)
+
+
+def test_only_a_statement_that_returns_rows_is_read() -> None:
+    statements = of("sqlite")
+    kinds = {name: statements.ready(name) for name in ("lines", "take_lines", "add_starts")}
+    read = {name: (each.only_reads, each.returns_rows) for name, each in kinds.items()}
+    assert read == {"lines": (True, True), "take_lines": (False, True), "add_starts": (False, False)}
+
+
+def test_values_that_mariadb_compares_with_keys_are_bytes() -> None:
+    ready = of("mariadb").ready("lines")
+    given = ready.arguments({"of_queue": "\u00e9", "of_after": "", "of_until": ":", "count": 3})
+    assert given == {"of_queue": b"\xc3\xa9", "of_after": b"", "of_until": b":", "count": 3}

@@ -13,14 +13,14 @@ from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.sql.history import SqlHistory
 from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
-from freshq.stores.sql.statements import ONE, SqlPart, Statements
+from freshq.stores.sql.statements import ONE, ClaimStatements, SqlPart, Statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from freshq.model.task import Task
     from freshq.stores.base import ExpiredTasks
-    from freshq.stores.sql.database import Database, PreparedStatement
+    from freshq.stores.sql.database import Database
     from freshq.stores.sql.horizon import Horizon
     from freshq.stores.sql.schema import Schema
 
@@ -32,8 +32,51 @@ FOREVER_US: Final = 2**62
 COMING_ROWS: Final = 1_000
 
 
-class AgendaStatements(Statements):
-    """Statements that find tasks which need attention, earliest first."""
+def page_of(rows: int) -> dict[str, int]:
+    """Return the parameters of a page, which skips the locked tasks of up to nine other such pages."""
+    return {"page": rows, "looked": 10 * rows}
+
+
+class StaleTasks:
+    """Removes tasks that are past their deadline from their lines."""
+
+    def __init__(self, database: Database, schema: Schema, horizon: Horizon, expired: ExpiredTasks) -> None:
+        self._database = database
+        self._expired = expired
+        self._horizon = horizon
+        self._sql = ClaimStatements.shared(schema, database.engine.dialect)
+
+    def leave_lines(self, queue: str, now: float, limit: int) -> int:
+        """Remove up to `limit` stale tasks from their lines, and note their deadlines; return how many.
+
+        Raises:
+            StoreError: If the database failed.
+        """
+        where = self._horizon.past(queue, STALE, now)
+        looks_first = self._database.dialect != "postgresql"
+        if looks_first and not self._database.rows(self._sql.statement("any_stale"), where):
+            return 0
+        if self._sql.has_returning:
+            rows = self._database.execute(self._sql.ready("leave_lines"), where | {"page": limit}).rows
+            deadlines_us = [row[0] for row in rows]
+            if len(deadlines_us) < limit:
+                self._horizon.none_past(where, STALE)
+        else:
+            deadlines_us = self._database.transaction(partial(self._leave, where, limit))
+        self._expired.note(queue, [deadline_us / 1e6 for deadline_us in deadlines_us])
+        return len(deadlines_us)
+
+    def _leave(self, where: Mapping[str, Any], limit: int, connection: sa.Connection) -> list[int]:
+        """Remove the first stale tasks from their lines, on MariaDB and MySQL; return their deadlines."""
+        found = connection.execute(self._sql.statement("stale"), {**where, **page_of(limit)}).all()
+        if found:
+            ids = sorted(row.task_id for row in found)
+            connection.execute(self._sql.statement("leave_lines"), {**where, "of_ids": ids})
+        return [row.deadline_us for row in found]
+
+
+class UpkeepStatements(Statements):
+    """Statements of upkeep: they find tasks which need attention, earliest first."""
 
     def _past(self, agenda: str, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """Columns of the tasks that need one kind of attention by now."""
@@ -68,89 +111,6 @@ class AgendaStatements(Statements):
         still = (tasks.c.agenda == agenda, tasks.c.due_us == found.c.due_us)
         page = sa.select(*columns).select_from(found.join(tasks, same)).where(*still)
         return self.in_order(page)
-
-
-class StaleStatements(AgendaStatements):
-    """Statements that change stale tasks."""
-
-    @cached_property
-    def any_stale(self) -> sa.Select[Any]:
-        """The id of a stale task."""
-        return self.any_past(STALE)
-
-    @cached_property
-    def _out_of_line(self) -> dict[str, Any]:
-        """A stale task stays in the table until its retention ends."""
-        return {"line": sa.null(), "agenda": OVER, "due_us": self.tasks.c.expires * 1_000_000}
-
-    @cached_property
-    def stale_ids(self) -> sa.Select[Any]:
-        """Ids of stale tasks, earliest first, locked until the transaction ends."""
-        return self.first_past(STALE, self.tasks.c.task_id)
-
-    @cached_property
-    def stale_tasks(self) -> sa.Select[Any]:
-        """As `stale_ids`, with their deadlines."""
-        return self.first_past(STALE, self.tasks.c.task_id, self.tasks.c.deadline_us)
-
-    @cached_property
-    def leave_line(self) -> sa.Update:
-        """Remove locked tasks from their lines."""
-        leave = sa.update(self.tasks).where(self.in_queue, self.listed)
-        return self.by_key(self.tasks, leave.values(self._out_of_line))
-
-    @cached_property
-    def leave_line_first(self) -> PreparedStatement:
-        """Remove the first stale tasks from their lines, on PostgreSQL and SQLite; return their deadlines."""
-        update = sa.update(self.tasks).where(self.among(self.stale_ids)).values(self._out_of_line)
-        return self.prepared(update.returning(self.tasks.c.deadline_us))
-
-
-def page_of(rows: int) -> dict[str, int]:
-    """Return the parameters of a page, which skips the locked tasks of up to nine other such pages."""
-    return {"page": rows, "looked": 10 * rows}
-
-
-class StaleTasks:
-    """Removes tasks that are past their deadline from their lines."""
-
-    def __init__(self, database: Database, schema: Schema, horizon: Horizon, expired: ExpiredTasks) -> None:
-        self._database = database
-        self._expired = expired
-        self._horizon = horizon
-        self._sql = StaleStatements.shared(schema, database.engine.dialect)
-
-    def leave_lines(self, queue: str, now: float, limit: int) -> int:
-        """Remove up to `limit` stale tasks from their lines, and note their deadlines; return how many.
-
-        Raises:
-            StoreError: If the database failed.
-        """
-        where = self._horizon.past(queue, STALE, now)
-        # On SQLite, even an UPDATE that changes nothing blocks other writers.
-        if self._database.dialect != "postgresql" and not self._database.rows(self._sql.any_stale, where):
-            return 0
-        if self._sql.has_returning:
-            rows = self._database.execute(self._sql.leave_line_first, where | {"page": limit}).rows
-            deadlines_us = [row[0] for row in rows]
-            if len(deadlines_us) < limit:
-                self._horizon.none_past(where, STALE)
-        else:
-            deadlines_us = self._database.transaction(partial(self._leave, where, limit))
-        self._expired.note(queue, [deadline_us / 1e6 for deadline_us in deadlines_us])
-        return len(deadlines_us)
-
-    def _leave(self, where: Mapping[str, Any], limit: int, connection: sa.Connection) -> list[int]:
-        """Remove the first stale tasks from their lines, on MariaDB and MySQL; return their deadlines."""
-        found = connection.execute(self._sql.stale_tasks, {**where, **page_of(limit)}).all()
-        if found:
-            ids = sorted(row.task_id for row in found)
-            connection.execute(self._sql.leave_line, {**where, "ids": ids})
-        return [row.deadline_us for row in found]
-
-
-class UpkeepStatements(AgendaStatements):
-    """Statements of upkeep."""
 
     @cached_property
     def due(self) -> sa.Select[Any]:

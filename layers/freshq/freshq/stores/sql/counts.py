@@ -16,11 +16,10 @@ from freshq.stores.base import MOST_STALE, Stats
 from freshq.stores.lines import END, parse_line
 from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
 from freshq.stores.sql.statements import (
-    FOLLOWING,
     PENDING,
+    ClaimStatements,
     SqlPart,
     Statements,
-    WindowStatements,
     live_in_line,
 )
 from freshq.stores.tally import STATES
@@ -126,13 +125,6 @@ class WaitingStatements(Statements):
         """Creation times and deadlines of the claimable tasks with the earliest deadlines."""
         waiting = self._first_to_expire(self.tasks.c.deadline_us)
         return sa.select(waiting.c.created_us, waiting.c.deadline_us).where(self._young(waiting))
-
-    @cached_property
-    def nearest_of_line(self) -> sa.Select[Any]:
-        """As `nearest_deadlines`, of those that are in the line `of_line`."""
-        waiting = self._first_to_expire(self.tasks.c.deadline_us, self.tasks.c.line)
-        of_line = waiting.c.line == sa.bindparam("of_line", type_=self.tasks.c.line.type)
-        return sa.select(waiting.c.created_us, waiting.c.deadline_us).where(self._young(waiting), of_line)
 
     @cached_property
     def count_stale(self) -> sa.Select[Any]:
@@ -241,12 +233,12 @@ class SqlCounts(SqlPart):
         self.waiting_sql = WaitingStatements.shared(schema, database.engine.dialect)
         self.count_sql = CountStatements.shared(schema, database.engine.dialect)
         self.exact_sql = ExactStatements.shared(schema, database.engine.dialect)
-        self._line_sql = WindowStatements.shared(schema, database.engine.dialect)
+        self.claim_sql = ClaimStatements.shared(schema, database.engine.dialect)
 
     def waiting_lines(self, connection: sa.Connection, queue: str) -> list[Line] | None:
         """Return the lines of a queue that have a task; None if there are too many to query separately."""
-        where = {"of_queue": queue, "of_after": "", "of_until": END, "of_count": MAX_LINES + 1}
-        keys = connection.execute(self._line_sql.finds[FOLLOWING], where).scalars().all()
+        where = {"of_queue": queue, "of_after": "", "of_until": END, "count": MAX_LINES + 1}
+        keys = connection.execute(self.claim_sql.statement("lines"), where).scalars().all()
         return [parse_line(key) for key in sorted(keys)] if len(keys) <= MAX_LINES else None
 
     @override
@@ -291,7 +283,7 @@ class SqlCounts(SqlPart):
     def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
         def oldest(connection: sa.Connection) -> int | None:
             lines = self.waiting_lines(connection, queue)
-            oldest_of_line = self.waiting_sql.oldest_of_line
+            oldest_of_line = self.claim_sql.statement("oldest_of_line")
             each = [
                 connection.execute(oldest_of_line, end_of_line(queue, line, now, created_after)).scalar()
                 for line in lines or ()
@@ -349,7 +341,7 @@ class SqlCounts(SqlPart):
     def _oldest_of_lines(
         self, connection: sa.Connection, parameters: dict[Line, dict[str, Any]]
     ) -> list[tuple[Any, ...]]:
-        statement = self.waiting_sql.oldest_of_line
+        statement = self.claim_sql.statement("oldest_of_line")
         return [
             (line[0], *row)
             for line, values in parameters.items()
@@ -412,7 +404,7 @@ class SqlCounts(SqlPart):
             return [
                 connection.execute(statement, end_of_line(queue, line, now, created_after)).scalar()
                 for line in lines
-                for statement in (self.waiting_sql.oldest_of_line, self.waiting_sql.newest_of_line)
+                for statement in (self.claim_sql.statement("oldest_of_line"), self.waiting_sql.newest_of_line)
             ]
         bounded |= {"oldest_pending_seconds": "at least", "newest_pending_seconds": "at most"}
         page = on_agenda(queue, now, created_after, LOOKED_ROWS)

@@ -339,7 +339,8 @@ class PreparedStatement:
         compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined] # of every Executable
         self.text = str(compiled)
         self.only_reads = statement.is_select
-        self.returns_rows = self.only_reads or bool(compiled.effective_returning)
+        is_returning = "RETURNING" in self.text if isinstance(statement, sa.TextClause) else False
+        self.returns_rows = self.only_reads or is_returning or bool(compiled.effective_returning)
         self._columns = columns
         self._literals = {name: value for name, value in compiled.params.items() if value is not None}
         self._processors = _processors(compiled, dialect)

@@ -7,8 +7,10 @@ they cannot clash with columns.
 
 from __future__ import annotations
 
-from functools import cached_property
+import re
+from functools import cache, cached_property
 from importlib import import_module
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from weakref import WeakValueDictionary
 
@@ -40,9 +42,12 @@ ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
 # Dialects that share another dialect's INSERT.
 INSERT_OF: Final = {"mariadb": "mysql"}
 MYSQL: Final = ("mysql", "mariadb")
-# Names of the statements that find lines.
-FOLLOWING: Final = "following"
-LAST: Final = "last"
+# In a file of statements: the head of each, what it leaves open, its parameters, and those that are lists.
+HEAD: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+COMMENT: Final = re.compile(r"^--.*\n", re.MULTILINE)
+OPEN: Final = re.compile(r"\{(\w+)\}")
+PARAMETER: Final = re.compile(r":(\w+)")
+LIST: Final = re.compile(r"\bIN :(\w+)")
 Conditions = tuple[sa.ColumnElement[bool], ...]
 ByKey = TypeVar("ByKey", sa.Select[Any], sa.Update)
 _SHARED: Final[WeakValueDictionary[tuple[object, ...], Statements]] = WeakValueDictionary()
@@ -129,21 +134,6 @@ class Statements:
             self.tasks.c.created_us > sa.bindparam("created_after_us"),
         )
 
-    @cached_property
-    def live_in_line(self) -> Conditions:
-        """As `young_in_line`, and the task is not past its deadline."""
-        return (*self.young_in_line, self.tasks.c.deadline_us > sa.bindparam("deadline_after_us"))
-
-    def among(self, page: sa.Select[Any]) -> sa.ColumnElement[bool]:
-        """The task is in a page of ids of the queue; PostgreSQL finds it by its place in the table.
-
-        A join by id would depend on statistics: until the first ANALYZE, PostgreSQL would read all finished
-        rows through the index of due times.
-        """
-        if self.dialect.name == "postgresql":
-            return self.at_places(page.with_only_columns(sa.literal_column("ctid")))
-        return sa.and_(self.in_queue, self.tasks.c.task_id.in_(page))
-
     def by_key(self, table: sa.Table, statement: ByKey) -> ByKey:
         """Return a statement that finds rows of a table by their keys.
 
@@ -184,24 +174,11 @@ class Statements:
             page = page.prefix_with("STRAIGHT_JOIN", dialect=dialect)
         return self.by_key(self.tasks, page)
 
-    @staticmethod
-    def at_places(places: sa.Select[Any]) -> sa.ColumnElement[bool]:
-        """The task is at one of the selected places of a table of PostgreSQL."""
-        place: sa.ColumnElement[Any] = sa.literal_column("ctid")
-        return place == sa.any_(sa.func.array(places.scalar_subquery()))
-
     def first_of_line(self, *, newest_first: bool) -> sa.Select[Any]:
         """Creation times, ids and deadlines of the tasks of a line that are within the max age."""
         created, task_id = self.tasks.c.created_us, self.tasks.c.task_id
         columns = sa.select(created, task_id, self.tasks.c.deadline_us).where(*self.young_in_line)
         return columns.order_by(*((created.desc(), task_id.desc()) if newest_first else (created, task_id)))
-
-    @cached_property
-    def oldest_of_line(self) -> sa.Select[Any]:
-        """Creation times and ids of the oldest live tasks among the first `looked` tasks of a line."""
-        seen = self.first_of_line(newest_first=False).limit(sa.bindparam("looked")).subquery("seen")
-        in_time = seen.c.deadline_us > sa.bindparam("deadline_after_us")
-        return sa.select(seen.c.created_us, seen.c.task_id).where(in_time).limit(sa.bindparam("at_most"))
 
 
 class SqlPart(Store):
@@ -253,20 +230,8 @@ def guard_parameters(guard: Guard) -> dict[str, str]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def rows_of(name: str, **columns: sa.types.TypeEngine[Any]) -> sa.TableValuedAlias:
-    """Return rows that are passed as an array for each column, `{name}_{column}`, on PostgreSQL."""
-    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
-
-    arrays = []
-    for column, column_type in columns.items():
-        array = postgresql.ARRAY(column_type)
-        arrays.append(sa.cast(sa.bindparam(f"{name}_{column}", type_=array), array))
-    named = (sa.column(column, column_type) for column, column_type in columns.items())
-    return sa.func.unnest(*arrays).table_valued(*named).render_derived(name=name)
-
-
 def live_in_line(queue: str, line: Line, created_after: float, deadline_after: float) -> dict[str, Any]:
-    """Return the parameters of `Statements.live_in_line`."""
+    """Return the parameters that select the live tasks of a line."""
     return {
         "of_queue": queue,
         "of_line": line_key(*line),
@@ -275,38 +240,56 @@ def live_in_line(queue: str, line: Line, created_after: float, deadline_after: f
     }
 
 
-class WindowStatements(Statements):
-    """Statements that find lines, with one index search for each returned line."""
+class ClaimStatements(Statements):
+    """The statements of claims, whose source is the text in `claim.<dialect>.sql`.
+
+    Attributes:
+        statement: Returns a statement by its name; and, if there are two, whether the newest task of a line
+            is first.
+        ready: As `statement`, compiled for the driver.
+    """
+
+    def __init__(self, schema: Schema, dialect: sa.Dialect) -> None:
+        super().__init__(schema, dialect)
+        self.statement = cache(self._statement)
+        self.ready = cache(self._ready)
 
     @cached_property
-    def finds(self) -> dict[str, sa.Select[Any]]:
-        """Statements by name."""
-        return {FOLLOWING: self._following, LAST: self._last}
+    def texts(self) -> dict[str, str]:
+        """The statements by name, and what they share."""
+        file = f"claim.{'mariadb' if self.is_mysql else self.dialect.name}.sql"
+        _says, *parts = HEAD.split(files(__package__).joinpath(file).read_text("utf-8"))
+        texts = [COMMENT.sub("", text).strip() for text in parts[1::2]]
+        quoted = self.dialect.identifier_preparer.format_table
+        tables = {"tasks": quoted(self.tasks), "records": quoted(self.schema.records)}
+        columns = {"columns": ", ".join(map(self._selected, COLUMNS))}
+        return dict(zip(parts[::2], texts, strict=True)) | tables | columns
 
-    @cached_property
-    def prepared_finds(self) -> dict[str, PreparedStatement]:
-        """As `finds`."""
-        return {name: self.prepared(statement) for name, statement in self.finds.items()}
+    def _selected(self, name: str) -> str:
+        is_cast = name == "payload" and self.dialect.name == "sqlite"
+        return f"CAST({name} AS BLOB) AS {name}" if is_cast else name
 
-    @property
-    def _following(self) -> sa.Select[Any]:
-        """The first `of_count` lines between `of_after` and `of_until`."""
-        line = self.tasks.c.line
-        # Not min(), for which PostgreSQL without statistics would read all lines.
-        next_line = (
-            sa.select(line).where(self.in_queue, line < sa.bindparam("of_until")).order_by(line).limit(1)
-        )
-        first = next_line.where(line > sa.bindparam("of_after")).scalar_subquery()
-        place: sa.Label[int] = sa.literal_column("1").label("place")
-        lines = sa.select(first.label("line"), place).cte("next_lines", recursive=True)
-        following = next_line.where(line > lines.c.line).scalar_subquery().correlate(lines)
-        go_on = (lines.c.line.is_not(None), lines.c.place < sa.bindparam("of_count"))
-        lines = lines.union_all(sa.select(following, lines.c.place + 1).where(*go_on))
-        return sa.select(lines.c.line).where(lines.c.line.is_not(None))
+    def text(self, name: str, newest_first: bool = False) -> str:  # noqa: FBT001, FBT002 - a key
+        """Return the text of a statement, with nothing left open."""
 
-    @property
-    def _last(self) -> sa.Select[Any]:
-        """The last line before `of_until`."""
-        line = self.tasks.c.line
-        before = sa.select(line).where(self.in_queue, line < sa.bindparam("of_until"))
-        return before.order_by(line.desc()).limit(1)
+        def filled(found: re.Match[str]) -> str:
+            if found[1] == "desc":
+                return "DESC" if newest_first else ""
+            return self.text(found[1], newest_first)
+
+        return OPEN.sub(filled, self.texts[name])
+
+    def _statement(self, name: str, newest_first: bool = False) -> sa.TextClause | sa.TextualSelect:  # noqa: FBT001, FBT002 - a key
+        text = self.text(name, newest_first)
+        lists = LIST.findall(text)
+        # Values to compare with keys, which MariaDB and MySQL store as bytes.
+        key = self.tasks.c.task_id.type if self.is_mysql else None
+        keys = {name for name in PARAMETER.findall(text) if name.startswith("of_")}
+        binds = (sa.bindparam(name, type_=key, expanding=name in lists) for name in keys)
+        statement = sa.text(text).bindparams(*binds)
+        if not text.startswith(("SELECT", "WITH")):
+            return statement
+        return statement.columns(**{column.name: column.type for column in self.tasks.c})
+
+    def _ready(self, name: str, newest_first: bool = False) -> PreparedStatement:  # noqa: FBT001, FBT002 - a key
+        return self.prepared(self.statement(name, newest_first))

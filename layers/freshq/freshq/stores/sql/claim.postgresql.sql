@@ -1,0 +1,255 @@
+-- What claims run on PostgreSQL.
+--
+-- `-- name:` begins a statement, or a part of statements; its comment says what the planner must do, and
+-- tests/sql/test_claim_plans.py checks that. A word in braces stands for another part, for a table (tasks,
+-- records), for the columns of a task (columns), or for the direction of an order (desc): DESC if the newest task
+-- of a line is first. A word after a colon is a parameter; of_... is compared with a key.
+--
+-- The plans must hold without statistics too. So a row that was found is changed or read by its place (ctid): a
+-- join by keys would depend on statistics.
+
+-- name: lines
+-- The first :count lines between :of_after and :of_until. It must search the index of lines once for each:
+-- without statistics, min() would read all lines.
+WITH RECURSIVE next_lines (line, place) AS (
+    SELECT
+        (
+            SELECT line FROM {tasks}
+            WHERE queue = :of_queue AND line > :of_after AND line < :of_until
+            ORDER BY line LIMIT 1
+        ),
+        1
+    UNION ALL
+    SELECT
+        (
+            SELECT task.line FROM {tasks} AS task
+            WHERE task.queue = :of_queue AND task.line > next_lines.line AND task.line < :of_until
+            ORDER BY task.line LIMIT 1
+        ),
+        place + 1
+    FROM next_lines
+    WHERE line IS NOT NULL AND place < :count
+)
+SELECT line FROM next_lines WHERE line IS NOT NULL
+
+-- name: last_line
+-- The last line before :of_until. It must read one entry of the index of lines.
+SELECT line FROM {tasks} WHERE queue = :of_queue AND line < :of_until ORDER BY line DESC LIMIT 1
+
+-- name: oldest_of_line
+-- When the oldest live tasks among the first :looked of a line were created, and their ids. It must read the
+-- index of lines in its order.
+SELECT created_us, task_id
+FROM (
+    SELECT created_us, task_id, deadline_us FROM {tasks}
+    WHERE queue = :of_queue AND line = :of_line AND created_us > :created_after_us
+    ORDER BY created_us, task_id
+    LIMIT :looked
+) AS seen
+WHERE deadline_us > :deadline_after_us
+LIMIT :at_most
+
+-- name: first_to_expire
+-- When the tasks of a line among the :page that expire first were created, and their deadlines. It must read
+-- the index of the agenda in its order.
+SELECT created_us, deadline_us
+FROM (
+    SELECT created_us, deadline_us, line FROM {tasks}
+    WHERE queue = :of_queue AND agenda = 'stale' AND due_us > :now_us
+    ORDER BY due_us
+    LIMIT :page
+) AS first
+WHERE created_us > :created_after_us AND line = :of_line
+
+-- name: taken
+-- The columns that a claim changes.
+status = 'TAKEN', line = NULL, attempts = attempts + 1, updated_us = :now_us, last_claim_us = :now_us,
+first_claim_us = coalesce(first_claim_us, :now_us), lease_token = :token, request_token = :version,
+lease_until_us = :lease_until_us, agenda = 'due', due_us = :lease_until_us, expires = :new_expires
+
+-- name: no_better_line
+-- No line is in one of the ranges of keys, which are arrays of their first keys and of their ends. It must
+-- search the index of lines once for each range: for EXISTS, PostgreSQL may choose the index of the agenda.
+(
+    SELECT found.line
+    FROM unnest(CAST(:unless_first AS text[]), CAST(:unless_until AS text[])) AS gap (first, until)
+    CROSS JOIN LATERAL (
+        SELECT task.line FROM {tasks} AS task
+        WHERE task.queue = :of_queue AND task.line >= gap.first AND task.line < gap.until
+        ORDER BY task.line LIMIT 1
+    ) AS found
+    LIMIT 1
+) IS NULL
+
+-- name: take_line
+-- Take the live tasks among the best :at_most of a line, unless there is a better line, in one of two ranges of
+-- keys. It must read the index of lines in its order. It is `take_lines` without what takes time: arrays, and the
+-- join by which that looks past expired tasks.
+UPDATE {tasks}
+SET {taken}
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {tasks}
+    WHERE queue = :of_queue AND line = :of_line AND created_us > :created_after_us
+      AND (
+        SELECT line FROM {tasks}
+        WHERE queue = :of_queue AND line >= :first_1 AND line < :until_1
+        ORDER BY line LIMIT 1
+      ) IS NULL
+      AND (
+        SELECT line FROM {tasks}
+        WHERE queue = :of_queue AND line >= :first_2 AND line < :until_2
+        ORDER BY line LIMIT 1
+      ) IS NULL
+    ORDER BY created_us {desc}, task_id {desc}
+    LIMIT :at_most
+    FOR UPDATE SKIP LOCKED
+  ))
+  AND deadline_us > :deadline_after_us
+RETURNING {columns}
+
+-- name: seen
+-- The first :looked tasks of a line that were created within a span. It must read the index of lines in its
+-- order, within the span only: beside an old snapshot, the rest of the line has entries of ended tasks.
+SELECT ctid AS place, created_us, deadline_us FROM {tasks}
+WHERE queue = :of_queue AND line = wanted.line
+  AND created_us > span.after_us AND created_us < span.before_us
+ORDER BY created_us {desc}, task_id {desc}
+LIMIT :looked
+
+-- name: wanted
+-- The lines, and how many tasks of each.
+unnest(CAST(:wanted_line AS text[]), CAST(:wanted_count AS integer[])) AS wanted (line, count)
+
+-- name: span
+-- The spans of creation times in which to search the lines, in the order of the search.
+unnest(
+    CAST(:span_line AS text[]), CAST(:span_after_us AS bigint[]), CAST(:span_before_us AS bigint[])
+) AS span (line, after_us, before_us)
+
+-- name: take_lines
+-- Take the best live tasks of lines, in their order, unless there is a better line. It must read the index of
+-- lines in its order, and no more than it takes: nested loops keep the order, so nothing is sorted.
+UPDATE {tasks}
+SET {taken}
+WHERE ctid = ANY (ARRAY(
+    SELECT best.place
+    FROM {wanted}
+    CROSS JOIN LATERAL (
+        SELECT held.ctid AS place
+        FROM {span}
+        CROSS JOIN LATERAL ({seen}) AS seen
+        JOIN {tasks} AS held ON held.ctid = seen.place
+        WHERE span.line = wanted.line AND seen.deadline_us > :deadline_after_us
+          AND coalesce(held.line, '') = wanted.line
+        LIMIT wanted.count
+        FOR UPDATE OF held SKIP LOCKED
+    ) AS best
+    WHERE {no_better_line}
+    LIMIT :at_most
+  ))
+RETURNING {columns}
+
+-- name: best
+-- When the best live task of each line was created, as `take_lines` would find it, without a lock.
+SELECT wanted.line, best.created_us
+FROM {wanted}
+CROSS JOIN LATERAL (
+    SELECT seen.created_us
+    FROM {span}
+    CROSS JOIN LATERAL ({seen}) AS seen
+    JOIN {tasks} AS held ON held.ctid = seen.place
+    WHERE span.line = wanted.line AND seen.deadline_us > :deadline_after_us
+      AND coalesce(held.line, '') = wanted.line
+    LIMIT wanted.count
+) AS best
+
+-- name: taken_earlier
+-- The tasks that are held under a token, with a lease that ends in a range. It must search the index of the
+-- agenda for the range.
+SELECT {columns} FROM {tasks}
+WHERE queue = :of_queue AND agenda = 'due' AND due_us BETWEEN :lease_from_us AND :lease_until_us
+  AND lease_token = :token
+
+-- name: shown
+-- The best :at_most of the first :looked tasks of a line that were created within a span. It must read the
+-- index of lines in its order, and then each task by its place.
+SELECT {columns}
+FROM (
+    SELECT ctid AS place, created_us AS seen_us, task_id AS seen_id, deadline_us AS seen_deadline_us
+    FROM {tasks}
+    WHERE queue = :of_queue AND line = :of_line
+      AND created_us > :created_after_us AND created_us < :created_before_us
+    ORDER BY created_us {desc}, task_id {desc}
+    LIMIT :looked
+) AS seen
+JOIN {tasks} AS task ON task.ctid = seen.place
+WHERE seen_deadline_us > :deadline_after_us AND coalesce(line, '') = :of_line
+ORDER BY seen_us {desc}, seen_id {desc}
+LIMIT :at_most
+
+-- name: page
+-- As `shown`, locked until the transaction ends; without the tasks that others have locked.
+{shown}
+FOR UPDATE OF task SKIP LOCKED
+
+-- name: take
+-- Take tasks of `page`. It must search by id: without statistics it would search by queue, and read all of its
+-- rows, but for this form of the condition it has no index.
+UPDATE {tasks}
+SET {taken}
+WHERE queue || '' = :of_queue AND task_id = ANY (:of_ids) AND line IS NOT NULL
+
+-- name: keep_others_out
+-- Let no other claim within the limits of groups count or take until the transaction ends.
+SELECT pg_advisory_xact_lock(:lock_id)
+
+-- name: past_deadline
+-- The tasks in lines whose deadline has passed.
+queue = :of_queue AND agenda = 'stale' AND due_us > :from_us AND due_us <= :now_us
+
+-- name: out_of_line
+-- The columns of a stale task that leaves its line, and stays in the table until its retention ends.
+line = NULL, agenda = 'over', due_us = expires * 1000000
+
+-- name: leave_lines
+-- Remove the first :page stale tasks from their lines, without those that others have locked. It must read the
+-- index of the agenda in its order, and then each task by its place.
+UPDATE {tasks}
+SET {out_of_line}
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {tasks} WHERE {past_deadline} ORDER BY due_us LIMIT :page FOR UPDATE SKIP LOCKED
+  ))
+RETURNING deadline_us
+
+-- name: running
+-- The running tasks of a queue that are in a group, as the index of running tasks has them.
+queue = :of_queue AND status = 'TAKEN' AND task_group IS NOT NULL
+
+-- name: running_by_group
+-- The number of running tasks of each group. It must read the index of running tasks.
+SELECT task_group, count(*) FROM {tasks} WHERE {running} GROUP BY task_group
+
+-- name: running_of_groups
+-- As `running_by_group`, of the groups :of_names. It must search for each group: a list is looked up among the
+-- running tasks of all groups.
+SELECT wanted.name, (SELECT count(*) FROM {tasks} WHERE {running} AND task_group = wanted.name)
+FROM unnest(CAST(:of_names AS text[])) AS wanted (name)
+
+-- name: running_between
+-- The number of running tasks of all groups from :of_first to :of_last. It must search for the range.
+SELECT count(*) FROM {tasks} WHERE {running} AND task_group >= :of_first AND task_group <= :of_last
+
+-- name: starts
+-- The record of the recent starts of groups, locked until the transaction ends.
+SELECT record, version FROM {records} WHERE queue = :of_queue AND name = :of_name
+FOR UPDATE
+
+-- name: add_starts
+-- Add it, unless it is there.
+INSERT INTO {records} (queue, name, version, record) VALUES (:of_queue, :of_name, :version, :record)
+ON CONFLICT DO NOTHING
+
+-- name: change_starts
+-- Replace it, if its version is the one that was read.
+UPDATE {records} SET version = :version, record = :record
+WHERE queue = :of_queue AND name = :of_name AND version = :earlier_version

@@ -1,0 +1,215 @@
+-- What claims run on SQLite.
+--
+-- `-- name:` begins a statement, or a part of statements; its comment says what the planner must do, and
+-- tests/sql/test_claim_plans.py checks that. A word in braces stands for another part, for a table (tasks,
+-- records), for the columns of a task (columns), or for the direction of an order (desc): DESC if the newest task
+-- of a line is first. A word after a colon is a parameter; of_... is compared with a key.
+
+-- name: lines
+-- The first :count lines between :of_after and :of_until. It must search the index of lines once for each.
+WITH RECURSIVE next_lines (line, place) AS (
+    SELECT
+        (
+            SELECT line FROM {tasks}
+            WHERE queue = :of_queue AND line > :of_after AND line < :of_until
+            ORDER BY line LIMIT 1
+        ),
+        1
+    UNION ALL
+    SELECT
+        (
+            SELECT line FROM {tasks}
+            WHERE queue = :of_queue AND line > next_lines.line AND line < :of_until
+            ORDER BY line LIMIT 1
+        ),
+        place + 1
+    FROM next_lines
+    WHERE line IS NOT NULL AND place < :count
+)
+SELECT line FROM next_lines WHERE line IS NOT NULL
+
+-- name: last_line
+-- The last line before :of_until. It must read one entry of the index of lines.
+SELECT line FROM {tasks} WHERE queue = :of_queue AND line < :of_until ORDER BY line DESC LIMIT 1
+
+-- name: oldest_of_line
+-- When the oldest live tasks among the first :looked of a line were created, and their ids. It must read the
+-- index of lines only, in its order.
+SELECT created_us, task_id
+FROM (
+    SELECT created_us, task_id, deadline_us FROM {tasks}
+    WHERE queue = :of_queue AND line = :of_line AND created_us > :created_after_us
+    ORDER BY created_us, task_id
+    LIMIT :looked
+)
+WHERE deadline_us > :deadline_after_us
+LIMIT :at_most
+
+-- name: first_to_expire
+-- When the tasks of a line among the :page that expire first were created, and their deadlines. It must read
+-- the index of the agenda in its order.
+SELECT created_us, deadline_us
+FROM (
+    SELECT created_us, deadline_us, line FROM {tasks}
+    WHERE queue = :of_queue AND agenda = 'stale' AND due_us > :now_us
+    ORDER BY due_us
+    LIMIT :page
+)
+WHERE created_us > :created_after_us AND line = :of_line
+
+-- name: taken
+-- The columns that a claim changes.
+status = 'TAKEN', line = NULL, attempts = attempts + 1, updated_us = :now_us, last_claim_us = :now_us,
+first_claim_us = coalesce(first_claim_us, :now_us), lease_token = :token, request_token = :version,
+lease_until_us = :lease_until_us, agenda = 'due', due_us = :lease_until_us, expires = :new_expires
+
+-- name: no_better_line
+-- No line is in one of the ranges of keys :unless, JSON like [["1", ":"]]. It must search the index of lines
+-- once for each range.
+(
+    SELECT 1
+    FROM json_each(:unless) AS gap
+    WHERE (
+        SELECT line FROM {tasks}
+        WHERE queue = :of_queue
+          AND line >= json_extract(gap.value, '$[0]') AND line < json_extract(gap.value, '$[1]')
+        ORDER BY line LIMIT 1
+    ) IS NOT NULL
+    LIMIT 1
+) IS NULL
+
+-- name: take_line
+-- Take the best :at_most of the first :looked tasks of a line, unless there is a better line. It must read the
+-- index of lines in its order, and then each task by its key. `take_lines` costs 6 microseconds more.
+UPDATE {tasks}
+SET {taken}
+WHERE queue = :of_queue
+  AND task_id IN (
+    SELECT task_id
+    FROM (
+        SELECT task_id, deadline_us FROM {tasks}
+        WHERE queue = :of_queue AND line = :of_line AND created_us > :created_after_us
+        ORDER BY created_us {desc}, task_id {desc}
+        LIMIT :looked
+    )
+    WHERE deadline_us > :deadline_after_us
+    LIMIT :at_most
+  )
+  AND {no_better_line}
+RETURNING {columns}
+
+-- name: take_lines
+-- As `take_line`, of each line as many tasks as :wanted says, in its order: JSON like [["0a", 2], ["0b", 1]].
+-- SQLite has no lateral joins, but a function in FROM may depend on the row before it: the second json_each
+-- returns the best tasks of each line, up to :most, the highest number wanted.
+UPDATE {tasks}
+SET {taken}
+WHERE queue = :of_queue
+  AND task_id IN (
+    SELECT best.value
+    FROM json_each(:wanted) AS wanted, json_each((
+        SELECT json_group_array(task_id)
+        FROM (
+            SELECT task_id
+            FROM (
+                SELECT task_id, deadline_us FROM {tasks}
+                WHERE queue = :of_queue AND line = json_extract(wanted.value, '$[0]')
+                  AND created_us > :created_after_us
+                ORDER BY created_us {desc}, task_id {desc}
+                LIMIT :looked
+            )
+            WHERE deadline_us > :deadline_after_us
+            LIMIT :most
+        )
+    )) AS best
+    WHERE best.key < json_extract(wanted.value, '$[1]')
+    LIMIT :at_most
+  )
+  AND {no_better_line}
+RETURNING {columns}
+
+-- name: taken_earlier
+-- The tasks that are held under a token, with a lease that ends in a range. It must search the index of the
+-- agenda for the range.
+SELECT {columns} FROM {tasks}
+WHERE queue = :of_queue AND agenda = 'due' AND due_us BETWEEN :lease_from_us AND :lease_until_us
+  AND lease_token = :token
+
+-- name: shown
+-- The best :at_most of the first :looked tasks of a line. It must read the index of lines in its order, and
+-- then each task by its key: coalesce keeps it off the index of lines, which it has read already.
+SELECT {columns}
+FROM (
+    SELECT task_id AS seen_id, deadline_us AS seen_deadline_us FROM {tasks}
+    WHERE queue = :of_queue AND line = :of_line AND created_us > :created_after_us
+    ORDER BY created_us {desc}, task_id {desc}
+    LIMIT :looked
+) AS seen
+JOIN {tasks} ON task_id = seen_id AND queue = :of_queue
+WHERE seen_deadline_us > :deadline_after_us AND coalesce(line, '') = :of_line
+LIMIT :at_most
+
+-- name: page
+-- As `shown`, in a transaction that takes tasks: on SQLite nobody else writes until it ends.
+{shown}
+
+-- name: take
+-- Take tasks of `page`. It must search by key.
+UPDATE {tasks}
+SET {taken}
+WHERE queue = :of_queue AND task_id IN :of_ids AND line IS NOT NULL
+
+-- name: past_deadline
+-- The tasks in lines whose deadline has passed.
+queue = :of_queue AND agenda = 'stale' AND due_us > :from_us AND due_us <= :now_us
+
+-- name: out_of_line
+-- The columns of a stale task that leaves its line, and stays in the table until its retention ends.
+line = NULL, agenda = 'over', due_us = expires * 1000000
+
+-- name: any_stale
+-- A stale task: if there is none, nothing is written, because even an UPDATE that changes nothing keeps others
+-- from writing. It must read one entry of the index of the agenda.
+SELECT task_id FROM {tasks} WHERE {past_deadline} ORDER BY due_us LIMIT 1
+
+-- name: leave_lines
+-- Remove the first :page stale tasks from their lines. It must read the index of the agenda in its order, and then
+-- each task by its key.
+UPDATE {tasks}
+SET {out_of_line}
+WHERE queue = :of_queue
+  AND task_id IN (SELECT task_id FROM {tasks} WHERE {past_deadline} ORDER BY due_us LIMIT :page)
+RETURNING deadline_us
+
+-- name: running
+-- The running tasks of a queue that are in a group, as the index of running tasks has them.
+queue = :of_queue AND status = 'TAKEN' AND task_group IS NOT NULL
+
+-- name: running_by_group
+-- The number of running tasks of each group. It must read the index of running tasks only.
+SELECT task_group, count(*) FROM {tasks} WHERE {running} GROUP BY task_group
+
+-- name: running_of_groups
+-- As `running_by_group`, of the groups :of_names. It must search for each group: to group by the column itself,
+-- SQLite would read all of them.
+SELECT task_group, count(*) FROM {tasks}
+WHERE {running} AND task_group IN :of_names
+GROUP BY coalesce(task_group, '')
+
+-- name: running_between
+-- The number of running tasks of all groups from :of_first to :of_last. It must search for the range.
+SELECT count(*) FROM {tasks} WHERE {running} AND task_group >= :of_first AND task_group <= :of_last
+
+-- name: starts
+-- The record of the recent starts of groups. On SQLite nobody else writes until the transaction ends.
+SELECT record, version FROM {records} WHERE queue = :of_queue AND name = :of_name
+
+-- name: add_starts
+-- Add it, unless it is there.
+INSERT INTO {records} (queue, name, version, record) VALUES (:of_queue, :of_name, :version, :record)
+ON CONFLICT DO NOTHING
+
+-- name: change_starts
+-- Replace it, if its version is the one that was read.
+UPDATE {records} SET version = :version, record = :record
+WHERE queue = :of_queue AND name = :of_name AND version = :earlier_version
