@@ -38,6 +38,21 @@ def test_the_dashboard_has_its_page(wheel: Path) -> None:
     assert files <= set(zipfile.ZipFile(wheel).namelist())
 
 
+def test_a_store_of_sql_has_its_statements(wheel: Path, with_cli_and_sql: Environment) -> None:
+    source = REPOSITORY / "layers" / "freshq" / "freshq" / "stores" / "sql"
+    files = {f"freshq/stores/sql/{file.name}" for file in source.glob("*.sql")}
+    claimed = (
+        "from freshq import Queue\n"
+        "queue = Queue.sql('sqlite:///claimed.db'); queue.create_table(); queue.put('here')\n"
+        "print([claim.task.payload for claim in queue.claim()])\n"
+    )
+
+    assert "freshq/stores/sql/claim.postgresql.sql" in files
+    assert files <= set(zipfile.ZipFile(wheel).namelist())
+    ran = with_cli_and_sql.run("python", "-c", claimed)
+    assert ran.stdout == "['here']\n", ran.stderr
+
+
 def test_the_readme_has_no_link_that_leads_nowhere(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
         (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
