@@ -1,13 +1,19 @@
 """Statements: those of claims are text; docs/contributing/sql has those that are built."""
 
+import json
 import re
 
 import pytest
 from local.pages import DIALECTS, SQL_FOLDER, sql_page
 
+from freshq import Queue
+from freshq.queue.claim import claim_request
+from freshq.queue.core import core_of
+from freshq.stores.lines import Choice
+from freshq.stores.sql import SqlStore
 from freshq.stores.sql.rows import COLUMNS
 from freshq.stores.sql.schema import schema
-from freshq.stores.sql.statements import ClaimStatements
+from freshq.stores.sql.statements import PARAMETER, ClaimStatements
 
 PARTS = {
     *("tasks", "records", "columns"),
@@ -68,3 +74,40 @@ def test_values_that_mariadb_compares_with_keys_are_bytes() -> None:
     ready = of("mariadb").ready("lines")
     given = ready.arguments({"of_queue": "\u00e9", "of_after": "", "of_until": ":", "count": 3})
     assert given == {"of_queue": b"\xc3\xa9", "of_after": b"", "of_until": b":", "count": 3}
+
+
+ABOVE, BELOW, ELSEWHERE = ("1", ":"), ("0", "0a"), ("2", "3")
+# How many lines a claim chooses, in which ranges no line may be, and which statement takes from them.
+TAKES = {
+    "sqlite": [
+        (1, (), "take_line"),
+        (1, (ABOVE,), "take_line"),
+        (1, (ABOVE, BELOW, ELSEWHERE), "take_line"),
+        (2, (), "take_lines"),
+        (2, (ABOVE,), "take_lines"),
+    ],
+    "postgresql": [
+        (1, (), "take_lines"),
+        (1, (ABOVE,), "take_line"),
+        (1, (ABOVE, BELOW), "take_line"),
+        (1, (ABOVE, BELOW, ELSEWHERE), "take_lines"),
+        (2, (), "take_lines"),
+        (2, (ABOVE,), "take_lines"),
+    ],
+}
+
+
+@pytest.mark.parametrize("dialect", TAKES)
+def test_one_line_has_a_statement_of_its_own(dialect: str) -> None:
+    url = {"sqlite": "sqlite:///tasks.db", "postgresql": "postgresql://localhost/tasks"}[dialect]
+    store = SqlStore(url)
+    request = claim_request(core_of(Queue.memory()), 9, lease_seconds=30)
+    for number, unless, expected in TAKES[dialect]:
+        lines = {f"0{letter}": 1 for letter in "ab"[:number]}
+        name, which = store._which(request, Choice(lines, newest_first=True, limit=9, unless=unless))
+        assert name == expected
+        own = {name for name in PARAMETER.findall(store.claim_sql.text(name)) if name in which}
+        assert own == which.keys()
+        given = {each for value in which.values() for each in (value if isinstance(value, list) else [value])}
+        assert {key for each in unless for key in each} <= given or which["unless"] == json.dumps(unless)
+    store.close()
