@@ -82,7 +82,10 @@ def test_weights_and_parents_of_groups() -> None:
     assert done["acme"]["served_in_time"] == pytest.approx(3 * done["other"]["served_in_time"], rel=0.05)
     named = ("--groups", "acme/1=15,acme/2=15,acme/3=15,other=15", *short)
     done = measures(*named, "--separator", "/")["by_group"]
-    assert done["other"]["served_in_time"] == pytest.approx(3 * done["acme/1"]["served_in_time"], rel=0.05)
+    children = [done[f"acme/{number}"]["served_in_time"] for number in (1, 2, 3)]
+    assert done["other"]["served_in_time"] == pytest.approx(sum(children), rel=0.05)
+    # They share time, and one child's tasks take longer than another's by chance.
+    assert children == pytest.approx([sum(children) / 3] * 3, rel=0.15)
     done = measures(*named, "--fair")["by_group"]
     assert done["other"]["served_in_time"] == pytest.approx(done["acme/1"]["served_in_time"], rel=0.1)
     for wrong in ("acme=3@0", "acme=3@", "acme=3@2000", "acme=3@x"):
