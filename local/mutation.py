@@ -69,7 +69,7 @@ TESTS: Final = {
         *("tests/sql/test_callers_connection.py", "tests/sql/test_watching.py"),
         *(f"tests/sql/test_{name}.py" for name in ("beside_transactions", "ended_sessions", "examine")),
         *(f"tests/sql/test_{name}.py" for name in ("forks", "inside_transactions", "server_settings")),
-        "tests/unit/queue/test_opening.py",
+        *("tests/unit/queue/test_opening.py", "tests/unit/queue/test_async_queue.py"),
         *(f"tests/unit/stores/test_{name}.py" for name in ("clocks", "horizon", "servers", "statements")),
     ),
     "worker": (

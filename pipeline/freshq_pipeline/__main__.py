@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-from freshq.cli.__main__ import escape_what_no_encoding_has
-from freshq.errors import MissingExtra, needs
+from freshq.errors import MissingExtra, escape_unencodable, needs
 from freshq_pipeline.errors import EXTRA, FAILED_STATUS, INTERRUPTED_STATUS, complain
 
 
 def main() -> None:
     """Run the command with the process's arguments."""
-    escape_what_no_encoding_has()
+    escape_unencodable()
     if os.path.expanduser("~") == "~":  # noqa: PTH111 - Path.home() raises an error
         # Neither HOME nor an entry for this user, as in a container. Packages fail to import then.
         os.environ["HOME"] = os.devnull

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.cli.errors import printable
+from freshq.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Settlement
-from freshq.cli.addresses import open_queue
-from freshq.cli.commands.match import open_match_queue
+from freshq.addresses import open_match_queue, open_queue
 from freshq.cli.main import app
 from tests.support.attached import Shipments
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from local.servers import Server
 
 from freshq import MatchQueue, Queue
-from freshq.cli.addresses import open_queue
+from freshq.addresses import open_queue
 from freshq.errors import Unreachable
 from freshq.stores.sql.failures import translated
 from freshq.stores.sql.url import parsed_url

@@ -9,7 +9,7 @@ from sqlalchemy import event, make_url
 from typer.testing import CliRunner
 
 from freshq import MatchQueue, Queue
-from freshq.cli.addresses import open_queue
+from freshq.addresses import open_queue
 from freshq.cli.main import app
 from freshq.errors import TableMissing, Unreachable
 from freshq.stores.sql.database import open_engine

@@ -6,8 +6,11 @@ Every other error derives from `FreshqError`. `freshq explain` prints the docstr
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import re
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -72,6 +75,18 @@ def plain(name: str) -> str:
     """Return a name chosen by a user as one line, shortened if it is long, for an error message."""
     text = repr(name[: MAX_QUOTED_CHARS + 1])[1:-1]
     return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}..."
+
+
+def printable(text: str) -> str:
+    """Return a string with control characters escaped as in JSON, not interpreted by a terminal."""
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
+
+
+def escape_unencodable() -> None:
+    """Have standard output escape what it cannot encode: a command must not fail after its work."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 class FreshqError(Exception):

@@ -10,8 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.cli.addresses import Address, open_queue
-from freshq.cli.commands.match import open_match_queue
+from freshq.addresses import Address, open_match_queue, open_queue
 from freshq.errors import FreshqError, MissingExtra, TableMissing
 from freshq.queue.core import core_of
 from freshq_pipeline.errors import BadInput, PipelineError

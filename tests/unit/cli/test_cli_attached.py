@@ -4,7 +4,7 @@ import pytest
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, TaskStatus
-from freshq.cli.addresses import open_queue
+from freshq.addresses import open_queue
 from freshq.stores.dynamodb.attached import attach
 from freshq.stores.dynamodb.key import KeyPart, TableKey
 from tests.contract.test_attach import dead, in_work

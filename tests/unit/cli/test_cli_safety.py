@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from typing_extensions import override
 
 from freshq import Queue
+from freshq.addresses import Address, dynamodb_client
 from freshq.aws.environment import session
-from freshq.cli.addresses import Address, dynamodb_client
 from freshq.cli.main import app
 from freshq.cli.output import compact_json
 from freshq.cli.stacks import cloudformation

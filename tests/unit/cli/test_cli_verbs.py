@@ -16,9 +16,9 @@ from types_boto3_dynamodb import DynamoDBClient
 from freshq import Queue, TaskStatus
 from freshq.cli import command
 from freshq.cli import stacks as stacks_module
-from freshq.cli.errors import printable
 from freshq.cli.main import app
 from freshq.cli.output import span
+from freshq.errors import printable
 from freshq.stores.dynamodb import calls, store
 from tests.support.readings import known
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from freshq import Queue, Task, Worker
-from freshq.cli.addresses import open_queue, open_together, with_connections
+from freshq.addresses import open_queue, open_together, with_connections
 from freshq.cli.commands import supervisor
 from freshq.cli.commands import supervisor as process
 from freshq.cli.commands.supervisor import Child, Supervisor, exit_status_of

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import FreshqError, Queue, StoreError
+from freshq.addresses import Address, open_queue
 from freshq.aws import producer
 from freshq.aws.archive import Archive, ArchiveSettings
 from freshq.aws.environment import EnvironmentSettings
@@ -31,7 +32,6 @@ from freshq.aws.landing import landed_event
 from freshq.aws.settings import DoorbellSettings, QueueSettings
 from freshq.aws.wakeup import KillSwitch, WakeUp, parse_ring
 from freshq.aws.worker_pass import WorkerSettings
-from freshq.cli.addresses import Address, open_queue
 from freshq.cli.command import parsed
 from freshq.cli.commands.simulate import parse_groups, parse_level, parse_shares
 from freshq.cli.errors import ExitStatus

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from freshq import AsyncQueue, MatchQueue, Queue
-from freshq.cli.addresses import open_queue, open_together, with_connections
+from freshq.addresses import open_queue, open_together, with_connections
 from freshq.errors import quoted
 
 # Characters at which some parser ends a password.

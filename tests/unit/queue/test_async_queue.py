@@ -20,8 +20,8 @@ from freshq.queue.attached import AttachedStore, Records
 from freshq.queue.core import core_of
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
+from freshq.stores.threads import Threads
 from freshq.testing import FaultyStore
-from freshq.threads import Threads
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known, payloads
 from tests.support.refusals import refused

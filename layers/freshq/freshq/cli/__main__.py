@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import atexit
 import gc
-import io
 import sys
 from typing import Final
 
 from freshq.cli.errors import exit_status, print_error
-from freshq.errors import MissingExtra, needs
+from freshq.errors import MissingExtra, escape_unencodable, needs
 
 # New objects before garbage is collected; a start makes fewer.
 GARBAGE_OBJECTS: Final = 100_000
@@ -20,7 +19,7 @@ def main() -> None:
     # Modules stay. Collecting garbage among them, at start and again at exit, takes a third of a put.
     gc.set_threshold(GARBAGE_OBJECTS)
     atexit.register(gc.freeze)
-    escape_what_no_encoding_has()
+    escape_unencodable()
     try:
         with needs("cli"):
             from freshq.cli.main import app
@@ -28,13 +27,6 @@ def main() -> None:
         print_error(error)
         sys.exit(exit_status(error))
     app()
-
-
-def escape_what_no_encoding_has() -> None:
-    """Escape characters that standard output cannot encode: a command must not fail after its work."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

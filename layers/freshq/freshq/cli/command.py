@@ -40,7 +40,7 @@ def complete_task_id(ctx: typer.Context, incomplete: str) -> list[str]:
     if address is None:
         return []
     with quick_imports():
-        from freshq.cli.addresses import open_queue
+        from freshq.addresses import open_queue
     try:
         with closing(open_queue(address, ctx.params.get("name"))) as queue:
             return [
@@ -382,7 +382,7 @@ def _outcome_of(ended: BaseException) -> str:
 
 def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
     with quick_imports():
-        from freshq.cli.addresses import names_object, open_queue
+        from freshq.addresses import names_object, open_queue
         from freshq.cli.stacks import stack_queue
     if (own := _queue_of_worker(context)) is not None:
         return own

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from enum import IntEnum
@@ -10,7 +9,7 @@ from enum import IntEnum
 from typing_extensions import override
 
 from freshq import errors
-from freshq.errors import FreshqError, LostRace, RefusedError, StoreError, WaitTimeout
+from freshq.errors import FreshqError, LostRace, RefusedError, StoreError, WaitTimeout, printable
 
 
 class ExitStatus(IntEnum):
@@ -53,11 +52,6 @@ class OneLineLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message without a stack trace."""
         print_error(record.getMessage())
-
-
-def printable(text: str) -> str:
-    """Return a string with control characters escaped as in JSON, not interpreted by a terminal."""
-    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
 
 
 def raise_last(errors: list[RefusedError]) -> None:

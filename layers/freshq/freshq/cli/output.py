@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import typer
 
-from freshq.cli.errors import printable
-from freshq.errors import needs
+from freshq.errors import needs, printable
 from freshq.model.answers import WaitsFor
 from freshq.model.task import TaskStatus
 

@@ -26,8 +26,8 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from freshq.cli.errors import ExitStatus, OneLineLog, exit_status, printable
-from freshq.errors import FreshqError, StoreError
+from freshq.cli.errors import ExitStatus, OneLineLog, exit_status
+from freshq.errors import FreshqError, StoreError, printable
 from freshq.worker.report import FIELDS, Outcome, TaskLogFilter
 from freshq.worker.report import logger as runs_logger
 from freshq.worker.run import in_thread

@@ -11,7 +11,8 @@ from prompt_toolkit.completion import Completer, Completion
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from typing_extensions import override
 
-from freshq.cli.errors import print_error, printable
+from freshq.cli.errors import print_error
+from freshq.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from freshq.cli.errors import print_error, printable
-from freshq.errors import FreshqError, RefusedError
+from freshq.cli.errors import print_error
+from freshq.errors import FreshqError, RefusedError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from freshq.cli.addresses import open_queue, with_account
+from freshq.addresses import open_queue, with_account
 from freshq.cli.command import (
     OneLineErrors,
     QueueContext,
 )
 from freshq.cli.commands.verbs import print_receipt
-from freshq.cli.errors import ExitStatus, exit_status, print_error, printable
+from freshq.cli.errors import ExitStatus, exit_status, print_error
 from freshq.cli.listing import ALIASES as WORDS
 from freshq.cli.listing import VERBS, lazy_commands
 from freshq.cli.output import compact_json, details, state
-from freshq.errors import FreshqError, RefusedError, needs
+from freshq.errors import FreshqError, RefusedError, needs, printable
 from freshq.model.task import TaskStatus
 from freshq.queue.attached import AttachedQueue
 from freshq.queue.core import core_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from freshq.errors import FreshqError, LeaseLost
 from freshq.matching.queue import MatchAdmin, MatchQueue
-from freshq.threads import MAX_THREADS, Awaited, AwaitedQueue, Threads, opening, verb
+from freshq.stores.threads import MAX_THREADS, Awaited, AwaitedQueue, Threads, opening, verb
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -22,7 +22,7 @@ from freshq.queue.core import core_of
 from freshq.queue.polling import EndsPoll, Interval, poll_for_claims
 from freshq.queue.queue import Queue
 from freshq.stores.held import continue_from
-from freshq.threads import MAX_THREADS, Awaited, AwaitedQueue, Threads, opening, verb
+from freshq.stores.threads import MAX_THREADS, Awaited, AwaitedQueue, Threads, opening, verb
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence

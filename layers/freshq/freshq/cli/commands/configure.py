@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from freshq.cli.command import Group, QueueCommand, QueueContext
-from freshq.cli.errors import printable
 from freshq.cli.flags import with_flags
 from freshq.cli.stacks import Stack, settle_problem
-from freshq.errors import needs
+from freshq.errors import needs, printable
 from freshq.model.pass_options import PassOptions
 from freshq.model.storable_options import StoredOptions, as_text
 from freshq.model.task import TaskStatus

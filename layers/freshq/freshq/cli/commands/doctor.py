@@ -17,11 +17,11 @@ import typer
 
 from freshq import errors
 from freshq.cli.command import QueueContext, Yes
-from freshq.cli.errors import ExitStatus, printable
+from freshq.cli.errors import ExitStatus
 from freshq.cli.output import counted, span
 from freshq.cli.session import AUDIT, AUDIT_ENTRIES, FORGOTTEN, shortened
 from freshq.cli.stacks import Stack, cloudformation, contradictions
-from freshq.errors import FreshqError, IllegalTransition, NotFound, needs, quoted
+from freshq.errors import FreshqError, IllegalTransition, NotFound, needs, printable, quoted
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import core_of
 from freshq.queue.shared.measures import change_record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,26 +13,18 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 from typing_extensions import override
 
-from freshq.cli.addresses import (
-    HISTORY_OPTIONS,
-    Address,
-    Converters,
-    dynamodb_client,
-    split_options,
-    switch,
-)
+from freshq.addresses import MATCH_OPTIONS, open_match_queue, parsed_options
 from freshq.cli.command import Group, SessionCommand, Yes, parsed
-from freshq.cli.errors import printable
 from freshq.cli.output import Output, compact_json, counted, span
 from freshq.cli.people import made_up_agents, made_up_callers
 from freshq.cli.session import confirm, is_interactive
-from freshq.errors import RefusedError, quoted
+from freshq.errors import RefusedError, printable, quoted
 from freshq.matching.match import held_match
 from freshq.matching.queue import MatchQueue
 from freshq.matching.resource import ResourceStatus
 from freshq.model.checks import without_password
 from freshq.model.codec import holder
-from freshq.model.storable_options import NONE, as_text, seconds_or_none
+from freshq.model.storable_options import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,14 +34,6 @@ if TYPE_CHECKING:
     from freshq.matching.places import Attributes
     from freshq.matching.resource import Caller, Resource
 
-OPTIONS: Final[Converters] = {
-    "order": str,
-    "lease_seconds": seconds_or_none,
-    "override": switch,
-    "worker_name": str,
-}
-ACCOUNT_OPTIONS: Final[Converters] = {"region": str, "profile": str}
-DEFAULT_TABLE: Final = "resources"
 RESOURCES_PANEL: Final = "Resources"
 # How long a match without a lease is held.
 HELD: Final = "until it is completed or released"
@@ -232,56 +216,6 @@ class MatchCommand(SessionCommand):
         with open_match_queue(options.queue, options.lease) as queue:
             output = Output(as_json=options.as_json)
             yield MatchSession(queue, without_password(options.queue), output, options.lease)
-
-
-def open_match_queue(text: str, lease: str | None = None) -> MatchQueue:
-    """Return the resources of an address.
-
-    Args:
-        text: The address.
-        lease: The lease of its matches; None for the address's own, or the default.
-
-    Raises:
-        ValueError: If the address is wrong, or its store does not outlive a command.
-        StoreError: If the store cannot be reached.
-    """
-    address = Address.parse(text)
-    if address.scheme == "memory":
-        raise ValueError(
-            "queue: memory:// would forget everything when this command ends; give dynamodb://TABLE or "
-            "sqlite:///FILE. MatchQueue.memory() is for the threads of one process"
-        )
-    on_dynamodb = address.scheme == "dynamodb"
-    known = OPTIONS | (ACCOUNT_OPTIONS if on_dynamodb else HISTORY_OPTIONS)
-    given = address.options if lease is None else address.options | {"lease_seconds": lease}
-    options, others = parsed_options(given, known)
-    if lease is not None:  # the lease of one command contradicts no stored one
-        options["override"] = True
-    if not on_dynamodb:  # other options are the driver's
-        table = address.table or DEFAULT_TABLE
-        return MatchQueue.sql(str(replace(address, options=others)), table, **options)
-    if others:
-        msg = f"queue: unknown option {quoted(next(iter(others)))} in the address; use {', '.join(known)}"
-        raise ValueError(msg)
-    return _on_dynamodb(address.location, options)
-
-
-def parsed_options(given: Mapping[str, str], known: Converters) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the parsed values of the known options, and the other options unchanged.
-
-    Raises:
-        ValueError: If a value does not fit its option.
-    """
-    options, others = split_options(given, known)
-    if options.get("lease_seconds") == NONE:
-        options["lease_seconds"] = None
-    return options, others
-
-
-def _on_dynamodb(table: str, options: Mapping[str, Any]) -> MatchQueue:
-    account = {name: options.get(name) for name in ACCOUNT_OPTIONS}
-    client = dynamodb_client(table, **account) if any(account.values()) else None
-    return MatchQueue.dynamodb(table, client, **{name: options[name] for name in OPTIONS if name in options})
 
 
 def resource_fields(resource: Resource) -> dict[str, Any]:
@@ -518,7 +452,7 @@ def configure(context: MatchContext, order: StoredOrder = None) -> None:
     session = context.session
     given: dict[str, Any] = {} if order is None else {"order": order}
     if session.lease is not None:
-        given |= parsed_options({"lease_seconds": session.lease}, OPTIONS)[0]
+        given |= parsed_options({"lease_seconds": session.lease}, MATCH_OPTIONS)[0]
     config = session.queue.configure(**given)
     session.output.answer(asdict(config), {name: as_text(value) for name, value in asdict(config).items()})
 

@@ -18,7 +18,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from freshq.cli.addresses import open_queue
+from freshq.addresses import open_queue
 from freshq.cli.command import is_given
 from freshq.cli.errors import ExitStatus, print_error
 from freshq.cli.output import counted, json_text

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from freshq.cli.addresses import FORMS, QUEUE_OPTIONS, Address, open_queue, split_options
+from freshq.addresses import FORMS, QUEUE_OPTIONS, Address, open_queue, split_options
 from freshq.cli.command import Group, PlainCommand
-from freshq.cli.errors import ExitStatus, print_error, printable
+from freshq.cli.errors import ExitStatus, print_error
 from freshq.cli.flags import SECONDS_OR_NONE
 from freshq.cli.output import Output, counted
 from freshq.cli.process import ControlChannel, WorkStatus, end_process, run_until_told
 from freshq.cli.stacks import Stack
-from freshq.errors import RefusedError, StoreError, Unreachable, needs, quoted
+from freshq.errors import RefusedError, StoreError, Unreachable, needs, printable, quoted
 from freshq.feeds.relay import DEFAULT_BATCH, Relay, TaskCopy
 from freshq.model.storable_options import seconds_or_none
 from freshq.model.task import TaskStatus

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from freshq.cli.addresses import open_queue
+from freshq.addresses import open_queue
 from freshq.cli.command import QUEUE_VARIABLES, Group, PlainCommand, QueueCommand, QueueContext, Yes, parsed
-from freshq.cli.errors import printable
 from freshq.cli.flags import help_of
 from freshq.cli.output import compact_json
 from freshq.cli.process import progress_bars
 from freshq.cli.session import refuse_memory
-from freshq.errors import NotFound, needs, quoted
+from freshq.errors import NotFound, needs, printable, quoted
 from freshq.model.checks import checked_count, without_password
 from freshq.model.storable_options import MAX_SHARDS, DynamoDBOptions
 from freshq.policy.order import Order

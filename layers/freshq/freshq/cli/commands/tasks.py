@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from freshq.cli.command import Cursor, Limit, QueueContext, TaskId, Yes, complete_task_id, instant
-from freshq.cli.errors import printable, raise_last
+from freshq.cli.errors import raise_last
 from freshq.cli.output import counted, excerpt, fields, span
-from freshq.errors import RefusedError, StoreError, quoted
+from freshq.errors import RefusedError, StoreError, printable, quoted
 from freshq.model.checks import checked_count
 from freshq.model.task import Task, TaskStatus
 from freshq.queue.core import core_of

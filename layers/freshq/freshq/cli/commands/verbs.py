@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 import typer
 
 from freshq.cli.command import Error, LeaseSeconds, Limit, QueueContext, TaskId, Token, instant, parsed
-from freshq.cli.errors import print_error, printable
+from freshq.cli.errors import print_error
 from freshq.cli.output import counted
 from freshq.cli.session import Session
-from freshq.errors import LeaseLost, RefusedError, StoreError
+from freshq.errors import LeaseLost, RefusedError, StoreError, printable
 from freshq.model.answers import PutOutcome
 from freshq.queue.attached import AttachedQueue
 

@@ -20,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from freshq.cli.command import QueueContext, checked_interval
-from freshq.cli.errors import printable
 from freshq.cli.output import (
     chance_in_time,
     excerpt,
@@ -31,7 +30,7 @@ from freshq.cli.output import (
     progress,
     span,
 )
-from freshq.errors import StoreError
+from freshq.errors import StoreError, printable
 from freshq.model.task import TaskStatus
 from freshq.queue.core import core_of
 from freshq.simulate.forecast import Forecaster, WaitingTasks

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, cast
 
 import typer
 
-from freshq.cli.addresses import Address, names_object, open_queue, open_together, with_connections
+from freshq.addresses import Address, names_object, open_queue, open_together, with_connections
 from freshq.cli.command import QUEUE_PANEL, QueueContext, application_imports, is_given
 from freshq.cli.commands.supervisor import WorkProcess
 from freshq.cli.flags import with_flags

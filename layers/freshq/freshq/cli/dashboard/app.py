@@ -26,7 +26,7 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from freshq.cli.addresses import names_object
+from freshq.addresses import names_object
 from freshq.cli.commands.tasks import cause_of, selected_page
 from freshq.cli.dashboard.live import LARGEST_SHARE, SAMPLE_SECONDS, Live
 from freshq.cli.dashboard.snapshots import (

@@ -1,4 +1,4 @@
-"""Open the queue that an address names."""
+"""Open the queue, or the resources, that an address names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from urllib.parse import parse_qsl, urlencode
 
 from freshq.errors import ENCODED, Unreachable, needs, quoted, quoted_address
 from freshq.model.fields import DEFAULT_NAME
-from freshq.model.storable_options import DynamoDBOptions, StorableOptions, count_or_none, seconds_or_none
+from freshq.model.storable_options import (
+    NONE,
+    DynamoDBOptions,
+    StorableOptions,
+    count_or_none,
+    seconds_or_none,
+)
 from freshq.queue.queue import Queue, sibling
 
 if TYPE_CHECKING:
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from types_boto3_dynamodb import DynamoDBClient
 
+    from freshq.matching.queue import MatchQueue
     from freshq.model.telemetry import Telemetry
     from freshq.queue.base import BaseQueue
 
@@ -27,6 +34,7 @@ TELEMETRY: Final = "opentelemetry"
 # How an address writes a switch.
 SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False, "true": True, "false": False}
 DEFAULT_TABLE: Final = "tasks"
+RESOURCES_TABLE: Final = "resources"
 # A host whose port is not one: it is a user with the beginning of a password.
 BROKEN_PORT: Final = re.compile(r"[^\[:/@]+:(?!\d*(?:[/,]|$))")
 FORMS: Final = (
@@ -100,6 +108,15 @@ SQL_OPTIONS: Final[Converters] = {
     **dict.fromkeys(TIMEOUTS, float),
     **HISTORY_OPTIONS,
 }
+
+
+MATCH_OPTIONS: Final[Converters] = {
+    "order": str,
+    "lease_seconds": seconds_or_none,
+    "override": switch,
+    "worker_name": str,
+}
+ACCOUNT_OPTIONS: Final[Converters] = {"region": str, "profile": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,3 +389,59 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
     "mysql": SQL,
     "mariadb": SQL,
 }
+
+
+def open_match_queue(text: str, lease: str | None = None) -> MatchQueue:
+    """Return the resources of an address.
+
+    Args:
+        text: The address.
+        lease: The lease of its matches; None for the address's own, or the default.
+
+    Raises:
+        ValueError: If the address is wrong, or its store does not outlive a command.
+        StoreError: If the store cannot be reached.
+    """
+    from freshq.matching.queue import MatchQueue
+
+    address = Address.parse(text)
+    if address.scheme == "memory":
+        raise ValueError(
+            "queue: memory:// would forget everything when this command ends; give dynamodb://TABLE or "
+            "sqlite:///FILE. MatchQueue.memory() is for the threads of one process"
+        )
+    on_dynamodb = address.scheme == "dynamodb"
+    known = MATCH_OPTIONS | (ACCOUNT_OPTIONS if on_dynamodb else HISTORY_OPTIONS)
+    given = address.options if lease is None else address.options | {"lease_seconds": lease}
+    options, others = parsed_options(given, known)
+    if lease is not None:  # the lease of one command contradicts no stored one
+        options["override"] = True
+    if not on_dynamodb:  # other options are the driver's
+        table = address.table or RESOURCES_TABLE
+        return MatchQueue.sql(str(replace(address, options=others)), table, **options)
+    if others:
+        msg = f"queue: unknown option {quoted(next(iter(others)))} in the address; use {', '.join(known)}"
+        raise ValueError(msg)
+    return _match_queue_on_dynamodb(address.location, options)
+
+
+def parsed_options(given: Mapping[str, str], known: Converters) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the parsed values of the known options, and the other options unchanged.
+
+    Raises:
+        ValueError: If a value does not fit its option.
+    """
+    options, others = split_options(given, known)
+    if options.get("lease_seconds") == NONE:
+        options["lease_seconds"] = None
+    return options, others
+
+
+def _match_queue_on_dynamodb(table: str, options: Mapping[str, Any]) -> MatchQueue:
+    from freshq.matching.queue import MatchQueue
+
+    account = {name: options.get(name) for name in ACCOUNT_OPTIONS}
+    client = dynamodb_client(table, **account) if any(account.values()) else None
+    return MatchQueue.dynamodb(
+        table, client, **{name: options[name] for name in MATCH_OPTIONS if name in options}
+    )
