@@ -31,7 +31,14 @@ NOT_LOADED: Final = frozenset(
             "dotenv",
         ),
         *("cronsim", "altair", "pandas", "pyspark", "boto3", "s3transfer"),
-        *("freshq.cli", "freshq.feeds", "freshq.simulate", "freshq.stores.sql", "freshq.matching"),
+        *(
+            "freshq.addresses",
+            "freshq.cli",
+            "freshq.feeds",
+            "freshq.simulate",
+            "freshq.stores.sql",
+            "freshq.matching",
+        ),
         "aws_lambda_powertools.utilities.data_classes",
         *("aws_xray_sdk", "freshq.aws.traces", "wrapt", "asyncio"),  # tracing is off
     }
