@@ -175,7 +175,7 @@ def prepare(folder: Path, rooms: list[str]) -> None:
             "no:unraisableexception",
             # mutmut calls pytest several times in a process: loggers keep the closed streams of the first.
             "-p",
-            "no:tests.support.left_behind",
+            "no:tests.support.leak_checks",
         ],
         "pytest_add_cli_args_test_selection": tests,
     }

@@ -32,8 +32,8 @@ from freshq.stores.base import Store
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
+from tests.support.cached_constants import clean_names_once, make_keys_once, read_models_once
 from tests.support.dynamodb_double import DynamoDBDouble, Tables
-from tests.support.made_once import clean_names_once, make_keys_once, read_models_once
 
 # No test may reach an account, so these credentials belong to none.
 REGION = "eu-west-1"
@@ -58,7 +58,7 @@ DOUBLE: Final = "dynamodb_double"
 pytest_plugins = [
     "tests.support.browser_fixtures",
     "tests.support.database_fixtures",
-    "tests.support.left_behind",
+    "tests.support.leak_checks",
     "tests.support.shared_server",
 ]
 read_models_once()
@@ -183,7 +183,7 @@ SERVERS: Final = ("dynamodb_local", "moto", "postgres", "mariadb", DOUBLE)
 PROTOCOL: Final = ("tests/contract/test_verbs.py", "tests/contract/test_settle_many.py")
 # Files whose tests try more with --all, so that --rest cannot leave them out.
 MORE_WITH_ALL: Final = (
-    "tests/contract/test_alike.py",
+    "tests/contract/test_stores_agree.py",
     "tests/unit/queue/test_interleaving.py",
     "tests/unit/simulate/test_simulate_identity.py",
     "tests/unit/stores/test_guards.py",

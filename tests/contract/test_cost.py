@@ -14,7 +14,7 @@ from freshq.queue.core import core_of
 from freshq.queue.polling import Fetcher
 from freshq.worker.background import REST_SECONDS
 from freshq.worker.options import WorkerConfig
-from tests.support.confined import confined
+from tests.support.one_thread_patch import confined
 
 
 def by_step(costs: list[Cost]) -> dict[str, Cost]:

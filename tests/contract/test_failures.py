@@ -34,7 +34,7 @@ from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb import calls
 from freshq.stores.dynamodb.batches import PUT_THREADS
 from tests.conftest import Clock, StoreUnderTest, on_table
-from tests.support.confined import confined
+from tests.support.one_thread_patch import confined
 from tests.support.readings import counts, ids, known, payloads, total
 from tests.support.verbs import VERBS, prepared
 

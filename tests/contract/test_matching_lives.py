@@ -16,9 +16,9 @@ from freshq.matching.resource import ResourceStatus
 from freshq.matching.stores.base import Change, Changed
 from freshq.matching.stores.sql import MatchHistory, SqlMatchStore
 from tests.conftest import Clock
+from tests.support.call_center_shift import FRENCH, LEASE_SECONDS, shift, story
 from tests.support.histories import KEPT_SECONDS
 from tests.support.matching import Desk, emptied_resources, join, names, one
-from tests.support.shift import FRENCH, LEASE_SECONDS, shift, story
 from tests.support.streams import enable_stream, stream_records
 
 # Queue, id, creation time, change, status, time, worker, end of the lease. Times in seconds.

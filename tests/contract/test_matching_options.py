@@ -8,8 +8,8 @@ import pytest
 
 from freshq import MatchQueue
 from freshq.matching.stores.sql import SqlMatchStore
-from tests.support.confined import confined
 from tests.support.matching import Desk, join, names
+from tests.support.one_thread_patch import confined
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from freshq.queue import polling
 from freshq.stores.notifier import Signals
 from tests.conftest import StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 NEVER_SECONDS = 100 * PATIENCE_SECONDS
 

@@ -18,7 +18,7 @@ from freshq.queue.shared.options import RECORD
 from freshq.testing import FaultyStore
 from tests.conftest import StoreUnderTest
 from tests.support.attached import Shipments
-from tests.support.confined import confined
+from tests.support.one_thread_patch import confined
 from tests.support.refusals import refused
 
 

@@ -11,7 +11,7 @@ from freshq.telemetry import Outcome, RunReport
 from freshq.worker import loop, settle
 from tests.conftest import StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 
 def test_a_worker_outlives_an_outage_of_its_table(

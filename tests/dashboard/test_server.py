@@ -33,7 +33,7 @@ from freshq.simulate.sweep import Colour
 from freshq.testing import FaultyStore
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 GIVEN = "given-at-the-start"
 HERE = "http://127.0.0.1:8710"

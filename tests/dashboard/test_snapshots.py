@@ -28,7 +28,7 @@ from freshq.stores.base import Stats
 from tests.conftest import Clock, StoreUnderTest
 from tests.dashboard.conftest import MAX_AGE_SECONDS
 from tests.support.readings import known
-from tests.support.working import raising, work_off
+from tests.support.worker_threads import raising, work_off
 
 PAYLOAD = "what nobody asked for"
 

@@ -39,7 +39,7 @@ from freshq_pipeline.spark.java import OLDEST, version_of, write_launcher
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.whole_file import whole_file
 from tests.pipeline.recording import small, write_lines
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from freshq_pipeline.spark.interrupts import SIGNALS
 from freshq_pipeline.spark.scratch import SCRATCH_PREFIX
 from tests.pipeline.conftest import CACHE
 from tests.pipeline.recording import small, write_lines
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 pytestmark = pytest.mark.timeout(1800)  # starts of Spark, on a machine that may be busy
 COMMAND: Final = Path(sys.executable).parent / "freshq-pipeline"

@@ -27,7 +27,7 @@ from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.results import NEW
 from tests.pipeline.conftest import Pipeline
 from tests.pipeline.recording import small, write_lines
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 COMMAND: Final = Path(sys.executable).parent / "freshq-pipeline"
 SUMMARY: Final[dict[str, Any]] = {

@@ -23,7 +23,7 @@ from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State, current, publish, published_runs, required_current, show
 from freshq_pipeline.storage.table_files import check_tables, has_links, move_in, published_paths, replaced
 from tests.support.snippets import Reader, snippets
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs/pipeline.md"
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")

@@ -38,7 +38,7 @@ from tests.pipeline.killing import killed_at
 from tests.pipeline.nights import nights, recorded
 from tests.pipeline.recording import write_lines
 from tests.support.snippets import snippets
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs/pipeline.md"
 DAYS = ("2026-01-01", "2026-01-02")

@@ -15,8 +15,8 @@ from freshq_pipeline.cluster.pull_queue import pull_match_queue, pull_queue
 from tests.conftest import Clock
 from tests.pipeline.conftest import Pipeline, Rows, table
 from tests.pipeline.recording import START_SECONDS, Recording, write_lines
+from tests.support.call_center_shift import CALLERS, LEASE_SECONDS, RESOURCES, STAYS, shift
 from tests.support.matching import Desk
-from tests.support.shift import CALLERS, LEASE_SECONDS, RESOURCES, STAYS, shift
 from tests.support.streams import enable_stream, stream_records
 
 DAY: Final = 86_400

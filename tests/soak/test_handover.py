@@ -23,7 +23,7 @@ from tests.soak.handover import PATIENT, WEEK_SECONDS, ticks
 from tests.support.machine import on_machine, set_ahead
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known, within_seconds
-from tests.support.work import APP, Work
+from tests.support.work_process import APP, Work
 
 IS_LONG: Final = "FRESHQ_SOAK_SECONDS" in os.environ
 HANDOVERS: Final = 30 if IS_LONG else 4

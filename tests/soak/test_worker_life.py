@@ -23,7 +23,7 @@ from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import RunReport
 from freshq.worker import executor, loop, settle
-from tests.support.working import InThread, wait_until
+from tests.support.worker_threads import InThread, wait_until
 
 SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "1.5"))
 SEED: Final = 20_270_000

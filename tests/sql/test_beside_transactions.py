@@ -21,7 +21,7 @@ from freshq.stores.sql.pool import StatementPool
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known, within_seconds
-from tests.support.working import work_off
+from tests.support.worker_threads import work_off
 
 # Later than every interval at which a verb does more than its own work.
 LATER_SECONDS: Final = 100.0

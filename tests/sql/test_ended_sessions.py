@@ -20,7 +20,7 @@ from freshq.stores.sql.failures import translated
 from freshq.telemetry import Outcome
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known, within_seconds
-from tests.support.working import Quiet
+from tests.support.worker_threads import Quiet
 
 # By server: the setting that ends sessions idle in a transaction, and the name in the message.
 ENDS: Final[dict[str, dict[str, str]]] = {

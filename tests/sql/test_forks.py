@@ -21,7 +21,7 @@ from freshq.stores.sql import forks
 from tests.support.forking import REFUSED, exit_code, forked
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.statements import database_of
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 # Python warns of forks with threads since 3.12; this test does it on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

@@ -11,7 +11,7 @@ from freshq import Queue, Worker
 from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 # psycopg prepares a statement at its sixth execution.
 PUTS = 15

@@ -15,7 +15,7 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import Standby, answer, confirm_by_standby, kill_all, need_postgres
 from tests.support.programs import python
 from tests.support.readings import known, within_seconds
-from tests.support.working import InThread, Quiet
+from tests.support.worker_threads import InThread, Quiet
 
 PRODUCERS: Final = 3
 # Confirmed puts before the failover, and after it.

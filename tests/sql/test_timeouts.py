@@ -17,12 +17,12 @@ from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.sql import SqlStore, connection_limits_for, database
 from freshq.stores.sql.schema import schema
 from tests.sql.workers import LIMITS
-from tests.support.confined import confined
+from tests.support.one_thread_patch import confined
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, payloads
 from tests.support.refusals import refused
 from tests.support.statements import database_of
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 T = TypeVar("T")
 

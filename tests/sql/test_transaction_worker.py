@@ -19,7 +19,7 @@ from tests.conftest import StoreUnderTest
 from tests.sql.conftest import write, written
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known, total
-from tests.support.working import Quiet, wait_until, work_off
+from tests.support.worker_threads import Quiet, wait_until, work_off
 
 
 def work(queue: Queue, runner: Callable[[Task, sa.Connection], Any], **options: Any) -> Any:

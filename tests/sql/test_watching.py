@@ -29,7 +29,7 @@ from freshq.worker.background import REST_SECONDS
 from freshq.worker.options import WorkerConfig
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.statements import sent
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 # Reads and takes the lease of the upkeep, in a transaction.
 OF_LEASE = 3

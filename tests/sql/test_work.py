@@ -12,7 +12,7 @@ from local.faults import Fault, Proxy
 from freshq import Queue, TaskStatus
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
-from tests.support.work import APP, Work, until
+from tests.support.work_process import APP, Work, until
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from freshq.telemetry import Outcome
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.statements import database_of
-from tests.support.working import work_off
+from tests.support.worker_threads import work_off
 
 SLOTS = 256
 MAX_CONNECTIONS = 10

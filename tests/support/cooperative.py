@@ -18,7 +18,7 @@ from unittest import mock
 from freshq.queue.stopping import Wake
 from freshq.stores import notifier
 from freshq.stores.sql.watching import TableWatcher
-from tests.support.confined import Confined, patched_here
+from tests.support.one_thread_patch import Confined, patched_here
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -16,8 +16,8 @@ from types_boto3_dynamodb import DynamoDBClient
 from freshq import AttachedQueue, Queue
 from freshq.aws.pass_options import configure_stack
 from tests.conftest import REGION
-from tests.support.ahead import Ahead
 from tests.support.functions import Context, load_function
+from tests.support.table_clock import Ahead
 
 
 @cache

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from freshq.aws import observability
-from tests.support.chain import ring_event
+from tests.support.function_chain import ring_event
 from tests.support.functions import load_event
 from tests.support.readings import known
-from tests.support.working import name_in_every_record, wait_until
+from tests.support.worker_threads import name_in_every_record, wait_until
 from tests.template.test_template import source
 from tests.unit.conftest import Application
 

@@ -10,11 +10,11 @@ import pytest
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq.aws.worker_pass import SYNTHETIC
-from tests.support.ahead import Ahead
-from tests.support.chain import LEASE_SECONDS, chain_on
+from tests.support.function_chain import LEASE_SECONDS, chain_on
 from tests.support.functions import PROJECT, load_event
 from tests.support.programs import python
 from tests.support.refusals import refused
+from tests.support.table_clock import Ahead
 from tests.template.test_alarms import state
 from tests.template.test_template import source
 from tests.unit.conftest import Application

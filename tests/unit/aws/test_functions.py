@@ -21,12 +21,12 @@ from freshq.policy.groups import GroupRule, GroupRules
 from freshq.queue.core import core_of
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.conftest import Clock
-from tests.support.ahead import Ahead
-from tests.support.chain import ring_event
+from tests.support.function_chain import ring_event
 from tests.support.functions import EVENTS, PROJECT, Context, load_event
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.programs import python
 from tests.support.refusals import refused
+from tests.support.table_clock import Ahead
 from tests.unit.conftest import Application
 
 # Powertools warns if a handler raises before its first metric.

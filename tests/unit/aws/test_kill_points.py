@@ -15,7 +15,7 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import TaskStatus
 from freshq.stores.dynamodb.passes import SLOT_LEASE_SECONDS
-from tests.support.chain import LEASE_SECONDS, RUNS, Chain, Seam, chain_on, ring_event
+from tests.support.function_chain import LEASE_SECONDS, RUNS, Chain, Seam, chain_on, ring_event
 from tests.support.functions import PROJECT, Context, load_event
 from tests.support.readings import known
 
@@ -198,7 +198,7 @@ def test_a_task_survives(chain: Chain, point: KillPoint) -> None:
 def test_the_work_that_a_pass_leaves_behind_survives(
     chain: Chain, seam: Seam, remedy: Callable[[Chain], Any]
 ) -> None:
-    chain.set("FRESHQ_RUNNER", "tests.support.chain:outlast_the_pass")
+    chain.set("FRESHQ_RUNNER", "tests.support.function_chain:outlast_the_pass")
     chain.queue.put_many([{"payload": 1, "task_id": f"task-{number}"} for number in range(3)])
     chain.kill("process_tasks", ring_event({}), seam)
     assert chain.queue.stats().success == 1

@@ -18,7 +18,7 @@ from freshq.model.pass_options import STACK_RECORD, PassOptions
 from freshq.queue.core import core_of
 from freshq.worker.worker import Worker
 from tests.conftest import Clock
-from tests.support.chain import ring_event
+from tests.support.function_chain import ring_event
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.refusals import refused
 from tests.unit.conftest import Application

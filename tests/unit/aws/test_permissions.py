@@ -43,7 +43,7 @@ from tests.support.permissions import (
     table_arn,
     topic_arn,
 )
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
 ENVIRONMENT: Final = {

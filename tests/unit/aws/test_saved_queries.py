@@ -13,7 +13,7 @@ from freshq.aws import observability
 from freshq.policy.shedding import ShedReason
 from freshq.queue.admin import Admin
 from freshq.queue.core import core_of
-from tests.support.chain import ring_event
+from tests.support.function_chain import ring_event
 from tests.support.functions import load_event
 from tests.template.test_template import of_type
 from tests.unit.aws.test_function_logs import log

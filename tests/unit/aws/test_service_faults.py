@@ -15,9 +15,9 @@ from freshq.aws import environment, settings
 from freshq.aws.archive import Archive
 from freshq.stores.dynamodb import calls
 from tests.support.aws_stub import BROKEN, SILENT, THROTTLED
-from tests.support.chain import RUNS, Chain, chain_on, ring_event
+from tests.support.function_chain import RUNS, Chain, chain_on, ring_event
 from tests.support.functions import load_event
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 from tests.template.test_template import source
 
 FAULTS: Final = [THROTTLED, BROKEN]
@@ -90,7 +90,7 @@ class TestDoorbell:
         capsys: pytest.CaptureFixture[str],
         fault: str,
     ) -> None:
-        chain.set("FRESHQ_RUNNER", "tests.support.chain:outlast_the_pass")
+        chain.set("FRESHQ_RUNNER", "tests.support.function_chain:outlast_the_pass")
         chain.queue.put_many([{"payload": 1} for _ in range(3)])
         chain.stub.fail("Publish", fault)
         with pytest.raises(ClientError, match="Publish"):

@@ -9,7 +9,7 @@ import pytest
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
-from tests.support.chain import ENVIRONMENT
+from tests.support.function_chain import ENVIRONMENT
 from tests.support.functions import PROJECT
 from tests.support.programs import python
 

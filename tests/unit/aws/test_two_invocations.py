@@ -11,7 +11,7 @@ import pytest
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq.stores.dynamodb.items import LEASE_PREFIX
-from tests.support.chain import Chain, chain_on, ring_event
+from tests.support.function_chain import Chain, chain_on, ring_event
 from tests.support.functions import Context, load_event, load_function
 from tests.support.patience import PATIENCE_SECONDS
 from tests.unit.aws.test_function_logs import log as log  # noqa: PLC0414 - a fixture

@@ -22,7 +22,7 @@ from benchmarks.overload_peers import (
 from benchmarks.peers import PEERS, TASK_SECONDS
 from benchmarks.worker import fill_peer
 
-from tests.support.confined import confined
+from tests.support.one_thread_patch import confined
 from tests.support.patience import PATIENCE_SECONDS
 
 

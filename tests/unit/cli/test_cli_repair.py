@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from freshq import Queue, TaskStatus
-from tests.support.ahead import Ahead
 from tests.support.readings import counts, known
+from tests.support.table_clock import Ahead
 from tests.unit.cli.test_cli_verbs import URL, answer, claimed, fails, freshq, in_dynamodb, queue
 
 __all__ = ["in_dynamodb", "queue"]  # the fixtures

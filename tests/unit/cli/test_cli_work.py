@@ -42,8 +42,8 @@ from freshq.worker import lease_loop
 from freshq.worker.report import Outcome, WorkerState, WorkerStatus
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.refusals import refused
-from tests.support.work import until
-from tests.support.working import Quiet, SlowClaims
+from tests.support.work_process import until
+from tests.support.worker_threads import Quiet, SlowClaims
 
 run = CliRunner().invoke
 

@@ -19,7 +19,7 @@ from freshq import Queue, TaskStatus
 from freshq.cli.main import app
 from tests.support.functions import PROJECT
 from tests.support.readings import known
-from tests.support.work import QUICK, Work, until
+from tests.support.work_process import QUICK, Work, until
 
 EXAMPLES = PROJECT / "examples"
 SHOWN = {"postgresql/app.py": "worker.md"}

@@ -15,8 +15,8 @@ import pytest
 
 from freshq.queue.stopping import Wake
 from freshq.worker import executor as executor_module
-from tests.support.confined import confined
 from tests.support.cooperative import playing
+from tests.support.one_thread_patch import confined
 
 TESTS = Path(__file__).parents[2]
 PATCHED = re.compile(
@@ -85,4 +85,4 @@ def test_no_test_replaces_a_clock_for_the_whole_process() -> None:
         for found in PATCHED.finditer(re.sub(r"\(\n\s+", "(", file.read_text("utf-8")))
         if "confined(" not in found.group(1)
     ]
-    assert wrong == [], "wrap the replacement in tests.support.confined.confined"
+    assert wrong == [], "wrap the replacement in tests.support.one_thread_patch.confined"

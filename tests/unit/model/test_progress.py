@@ -20,7 +20,7 @@ from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known
 from tests.support.refusals import refused
-from tests.support.working import FailingStore, Hanging, Quiet, wait_until, work_off
+from tests.support.worker_threads import FailingStore, Hanging, Quiet, wait_until, work_off
 
 FROM_0_TO_1 = "must be a number from 0 to 1"
 

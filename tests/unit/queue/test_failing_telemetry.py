@@ -23,7 +23,7 @@ from freshq.testing import FaultyStore, drain, make_task
 from freshq.worker.run import in_thread
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
-from tests.support.working import Quiet
+from tests.support.worker_threads import Quiet
 
 SECRET = "s3cr3t-payload"
 

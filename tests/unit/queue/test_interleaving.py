@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from tests.support.interleaving import explore, minimized, replayed
-from tests.support.planted import PLANTED
+from tests.support.planted_bugs import PLANTED
 from tests.support.scenarios import SCENARIOS, WORLDS
 
 # `make test` tries a few orders of each store and scenario, `make test-all` 500 in all, `make soak` 100,000.

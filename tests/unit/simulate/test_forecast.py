@@ -16,7 +16,7 @@ from freshq.simulate.forecast import (
     WaitingTasks,
     forecast,
 )
-from tests.support.afternoons import held
+from tests.support.forecast_cases import held
 
 RULES = OverloadRules(30.0)
 OVERLOADED = Moment(30.0, 10.0, 30.0, 1.0, 10, 10, [0.05 * number for number in range(600)])

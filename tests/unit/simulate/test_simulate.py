@@ -26,8 +26,8 @@ from freshq.simulate import (
     simulate_load,
     summarize,
 )
+from tests.support.naive_simulator import SlowQueue
 from tests.support.refusals import refused
-from tests.support.slow_queue import SlowQueue
 
 DEADLINE_SECONDS = 10.0
 

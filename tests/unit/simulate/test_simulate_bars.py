@@ -11,8 +11,8 @@ from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.policy.shedding import Codel, ShedReason
 from freshq.simulate import Burst, Load, Result, ServiceDistribution, Source, simulate_load, summarize
+from tests.support.naive_simulator import SlowQueue
 from tests.support.queueing import erlang_c
-from tests.support.slow_queue import SlowQueue
 
 SERVERS = 10
 P90 = ReserveRule(quantile=0.9)

@@ -22,9 +22,9 @@ from freshq.simulate import (
     summarize,
 )
 from freshq.simulate.advice import Samples, Threshold, candidates, read_settings
-from tests.support.afternoons import held
+from tests.support.forecast_cases import held
 from tests.support.queueing import erlang_c
-from tests.support.retrying import kella_yechiali
+from tests.support.retrying_clients import kella_yechiali
 
 SERVERS: Final = 10
 NO_DEADLINE: Final = 1e9

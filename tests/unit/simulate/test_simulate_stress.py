@@ -26,7 +26,7 @@ from freshq.simulate.backlog import Fates
 from freshq.simulate.load import MAX_TASKS
 from tests.support.queueing import assert_agrees, erlang_c
 from tests.support.refusals import refused
-from tests.support.retrying import RetryingQueue, kella_yechiali
+from tests.support.retrying_clients import RetryingQueue, kella_yechiali
 
 SERVERS: Final = 10
 NO_DEADLINE: Final = 1e9

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.planted import Planted
+from tests.support.planted_bugs import Planted
 
 GUARDS: Final = {
     name: Planted(**planted)

@@ -14,7 +14,7 @@ from freshq import Handlers, Queue, Task, Worker
 from freshq.aws.observability import logger
 from freshq.telemetry import Outcome, Telemetry
 from freshq.testing import drain
-from tests.support.working import work_off
+from tests.support.worker_threads import work_off
 
 
 class Unreadable(Exception):

@@ -13,7 +13,7 @@ from freshq import Handlers, Queue, Task, TaskStatus, Worker
 from freshq.telemetry import Outcome
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
-from tests.support.working import InThread, Quiet, wait_until
+from tests.support.worker_threads import InThread, Quiet, wait_until
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -23,7 +23,7 @@ from freshq.testing import ManualClock, drain, make_task
 from freshq.worker import report as worker_report
 from tests.support.programs import python
 from tests.support.refusals import refused
-from tests.support.working import work_off
+from tests.support.worker_threads import work_off
 
 
 @dataclass

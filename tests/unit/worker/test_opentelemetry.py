@@ -43,7 +43,7 @@ from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.programs import python
 from tests.support.readings import known
-from tests.support.working import Ageing, Quiet, raising, wait_until, work_off
+from tests.support.worker_threads import Ageing, Quiet, raising, wait_until, work_off
 
 SECRET = "s3cr3t-payload"
 QUICK: Any = {"backoff": Backoff(base_seconds=0.001, cap_seconds=0.001)}

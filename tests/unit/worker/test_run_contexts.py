@@ -17,7 +17,7 @@ from freshq import Handlers, Queue, Task, Worker
 from freshq.testing import drain
 from freshq.worker import Workers
 from tests.support.programs import python
-from tests.support.working import work_off
+from tests.support.worker_threads import work_off
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 

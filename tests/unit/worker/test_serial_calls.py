@@ -8,7 +8,7 @@ import pytest
 
 from freshq.worker import run
 from freshq.worker.run import SerialCalls
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 
 def alive(name: str) -> bool:

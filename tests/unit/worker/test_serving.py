@@ -18,7 +18,7 @@ from tests.conftest import START, Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known
 from tests.support.refusals import refused
-from tests.support.working import lease_of
+from tests.support.worker_threads import lease_of
 
 MANY = 500
 # For claims, renewals, upkeep and settlements, whatever the number of coroutines.

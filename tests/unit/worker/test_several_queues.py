@@ -14,7 +14,7 @@ from freshq.worker import WorkerOptions, Workers, WorkerState
 from freshq.worker.worker import kinds_of
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.refusals import refused
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 QUICK: WorkerOptions = {"poll_seconds": 0.01, "idle_exit_seconds": 0.05}
 

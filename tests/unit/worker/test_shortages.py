@@ -24,7 +24,7 @@ from freshq.telemetry import Outcome, RunReport
 from freshq.worker import loop
 from freshq.worker.run import is_shortage
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import wait_until
+from tests.support.worker_threads import wait_until
 
 NO_THREAD = "can't start new thread"
 

@@ -20,7 +20,7 @@ from freshq.telemetry import Observer, Outcome
 from freshq.worker.report import ObserverBesideTelemetry
 from freshq.worker.slowing import RunBreaker
 from freshq.worker.worker import go_on_with
-from tests.support.working import InThread, Quiet, wait_until
+from tests.support.worker_threads import InThread, Quiet, wait_until
 
 TASKS = 200
 CONCURRENCY = 3

@@ -16,7 +16,7 @@ from freshq.policy.retry import Backoff
 from freshq.telemetry import Outcome, TaskLogFilter
 from freshq.testing import FaultyStore, drain
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import Quiet, name_in_every_record, raising, work_off
+from tests.support.worker_threads import Quiet, name_in_every_record, raising, work_off
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TRACE_ID = CONTEXT[3:35]

@@ -27,7 +27,7 @@ from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
 from tests.support.refusals import refused
-from tests.support.working import FailingStore, InThread, Quiet, raising, wait_until, work_off
+from tests.support.worker_threads import FailingStore, InThread, Quiet, raising, wait_until, work_off
 
 
 class TestOutcomes:

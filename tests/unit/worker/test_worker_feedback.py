@@ -10,7 +10,7 @@ from freshq.policy.limits import ConcurrencyLimit, RetryBudget
 from freshq.policy.retry import Backoff
 from freshq.queue.shared.limits import SharedRetries, SharedSlots
 from tests.conftest import Clock
-from tests.support.working import Ageing, raising, work_off
+from tests.support.worker_threads import Ageing, raising, work_off
 
 OK, PUSHED_BACK = "ok", "pushed back"
 

@@ -18,7 +18,7 @@ from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.programs import python
 from tests.support.readings import known
-from tests.support.working import (
+from tests.support.worker_threads import (
     FailingStore,
     Hanging,
     Quiet,

@@ -21,7 +21,7 @@ from freshq.worker import background, settle
 from freshq.worker import loop as claim_backoff
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import InThread, Outage, Quiet, lease_of, wait_until
+from tests.support.worker_threads import InThread, Outage, Quiet, lease_of, wait_until
 
 
 @pytest.fixture(autouse=True)

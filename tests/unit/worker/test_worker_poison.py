@@ -13,7 +13,7 @@ import pytest
 from freshq import FreshqError, MatchQueue, Queue, Reject, Retry, Settlement, Task, TaskStatus, Worker
 from freshq.policy.retry import Backoff
 from freshq.telemetry import Outcome
-from tests.support.working import Quiet, work_off
+from tests.support.worker_threads import Quiet, work_off
 
 AT_ONCE = Backoff(1e-9, 1e-9)
 

@@ -13,7 +13,7 @@ from freshq.telemetry import Outcome
 from freshq.worker import executor, loop, settle
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import InThread, Outage, Quiet, lease_of, wait_until
+from tests.support.worker_threads import InThread, Outage, Quiet, lease_of, wait_until
 
 IDS = ("a", "b", "c", "d")
 

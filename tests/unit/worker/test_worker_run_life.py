@@ -21,7 +21,7 @@ from freshq.worker.run import Phase, TaskRun, TaskRuns
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
-from tests.support.working import FailingStore, Hanging, InThread, Quiet, lease_of, renew, wait_until
+from tests.support.worker_threads import FailingStore, Hanging, InThread, Quiet, lease_of, renew, wait_until
 
 
 class LateSettlements(MemoryStore):

@@ -16,7 +16,7 @@ from freshq.telemetry import Outcome
 from freshq.worker import executor, settle
 from freshq.worker.settle import PendingSettlement
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import InThread, Quiet, wait_until, work_off
+from tests.support.worker_threads import InThread, Quiet, wait_until, work_off
 
 
 class Gate(MemoryStore):

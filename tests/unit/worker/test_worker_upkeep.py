@@ -17,7 +17,7 @@ from freshq.worker.background import BackgroundUpkeep
 from freshq.worker.transaction_loop import LONG_TRANSACTION_SECONDS, TransactionLoop, warn_if_long
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import Outage, wait_until
+from tests.support.worker_threads import Outage, wait_until
 
 
 def test_what_is_due_is_brought_in_while_every_slot_is_busy() -> None:

@@ -22,7 +22,7 @@ from freshq.worker.worker import load_worker, made_with
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
-from tests.support.working import FailingStore, InThread, Quiet, wait_until, work_off
+from tests.support.worker_threads import FailingStore, InThread, Quiet, wait_until, work_off
 
 
 @pytest.fixture(autouse=True)

@@ -23,10 +23,10 @@ from types_boto3_dynamodb import DynamoDBClient
 from freshq import Queue
 from freshq.aws import environment, observability, settings
 from freshq.aws.pass_options import configure_stack
-from tests.support.ahead import Ahead
 from tests.support.aws_stub import AwsStub
 from tests.support.functions import Context, load_function
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.table_clock import Ahead
 
 TRIGGER_TOPIC: Final = "arn:aws:sns:eu-west-1:123456789012:Trigger"
 PROCESS_TASKS_TOPIC: Final = "arn:aws:sns:eu-west-1:123456789012:ProcessTasks"
@@ -36,7 +36,7 @@ ENVIRONMENT: Final = {
     "FRESHQ_PROCESS_TASKS_TOPIC_ARN": PROCESS_TASKS_TOPIC,
     "FRESHQ_KILL_SWITCH_PARAMETER": "/freshq/switch",
     "FRESHQ_DELIVERY_STREAM": "Archive",
-    "FRESHQ_RUNNER": "tests.support.chain:run",
+    "FRESHQ_RUNNER": "tests.support.function_chain:run",
 }
 OF_PASSES: Final[dict[str, Any]] = {
     "idle_exit_seconds": 0.05,
