@@ -278,7 +278,7 @@ def test_the_end_of_a_worker_does_not_wait_for_a_silent_store(caplog: pytest.Log
         store.silent.set()
         assert store.asked.wait(PATIENCE_SECONDS)
     assert work.ended().claimed == 1
-    assert "was not closed in order: no answer within 1 s" in caplog.text
+    assert "could not close queue 'default' cleanly: no answer within 1 s" in caplog.text
     # A claim that is answered after the end is given back.
     store.silent.clear()
     queue.put("more")
@@ -296,4 +296,4 @@ def test_the_end_of_a_worker_survives_a_store_that_fails(caplog: pytest.LogCaptu
 
     report = Worker(queue, runner, idle_exit_seconds=0.01, poll_seconds=0.01).run()
     assert report.outcomes[Outcome.SUCCEEDED] == 1
-    assert "was not closed in order: no answer" in caplog.text
+    assert "could not close queue 'default' cleanly: no answer" in caplog.text

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Runs that fail in a row until the worker slows down: one poisonous task fails five times by default.
 OPEN_AFTER: Final = 10
-# Between probes. The cap is how late a worker may notice that its downstream is back.
+# Pauses between probes. A worker notices that its downstream is back at most the cap later.
 PROBE_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=300.0)
 
 

@@ -17,12 +17,12 @@ _Group = TypeVar("_Group", bound=Group)
 # A parent, the name below it, and the weight of this name.
 _Step: TypeAlias = tuple[Group, Group, float]
 
-# The cost of a turn before any task was seen to end. Only ratios matter, and then all turns cost the same.
+# The cost of a turn until a task has ended. Any value will do: until then all turns cost the same.
 UNKNOWN_SECONDS: Final = 1.0
 # Minimum cost of a turn: a claim and a settlement also take time. Without it a group whose tasks take no
 # measurable time would have every turn.
 LEAST_SECONDS: Final = 1e-3
-# Averages follow about this many of the last tasks of a group, and of the queue.
+# Number of recent tasks of a group, and of the queue, that an average follows.
 AVERAGED_OF_GROUP: Final = 10
 AVERAGED_OF_QUEUE: Final = 100
 # Groups whose averages a process keeps, and turns between two clean-ups of groups without a lead or a debt.
@@ -135,8 +135,7 @@ class FairScheduler:
 
     Newest first alone lets one tenant that floods the queue starve the others, because its tasks are
     nearly always the newest. Equal turns would let a tenant with long tasks starve them as well. So groups
-    share
-    time: this is start-time fair queueing (Goyal, Vin and Cheng, "Start-time fair queuing: a scheduling
+    share time: this is start-time fair queueing (Goyal, Vin and Cheng, "Start-time fair queuing: a scheduling
     algorithm for integrated services packet switching networks", SIGCOMM 1996). Each turn starts where its
     group's last turn finished, in virtual time, and lasts for its cost divided by the group's weight. The
     earliest start has the next turn. The cost is an average until the task has ended; then `correct` replaces

@@ -26,7 +26,7 @@ MOST_SPANS: Final = 50
 # Each bucket ends 5 % above the previous one.
 GAMMA: Final = 1.05
 LOG_GAMMA: Final = math.log(GAMMA)
-# Smaller values count as this, the resolution of a clock.
+# Smallest value, the resolution of a clock; smaller values count as this.
 SMALLEST: Final = 1e-6
 # Weights are scaled down before they leave the range in which floats are exact enough.
 LARGEST_WEIGHT: Final = 1e12
@@ -116,7 +116,7 @@ class KindTimes:
 
     __slots__ = ("_of_kind",)
 
-    # If smaller, chance decides the quantiles; if larger, a kind needs longer to be learned.
+    # Tasks before the times of a kind are used: fewer make the quantile random, more take longer to collect.
     LEAST: Final = 20
     # The times lapse after this time, or after this many times their quantile if that is longer.
     LAPSE_SECONDS: Final = 60.0

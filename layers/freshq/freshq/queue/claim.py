@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 MIN_PART_LEFT: Final = 0.9
 # If one lease must be extended, so are leases with less than this part left.
 EXTENDED_PART: Final = 0.95
-# While some leases are extended, others age.
+# Rounds of extensions in one claim: while some leases are extended, others age.
 MAX_EXTENSIONS: Final = 2
 # Minimum time between two warnings of slow claims.
 WARNING_SECONDS: Final = 60.0
@@ -487,7 +487,7 @@ class Search:
     def _by_order(
         self, level: Level, asked: Mapping[Group, int]
     ) -> Iterator[tuple[bool, Mapping[Group, int]]]:
-        """Yield lines with which end is served first, in an order that switches.
+        """Yield lines by the end that is served first, for an order that switches.
 
         The lines that have turns come first; more only if these had too few tasks, because each check of a
         line reads its oldest task, and may switch its order.
@@ -550,7 +550,7 @@ def preview(book: LineBook, store: Lines, request: ClaimRequest) -> list[Task]:
     Raises:
         StoreError: If the store did not answer.
     """
-    book = book.copy(request.schedulers)  # this process's claims go on from the same place
+    book = book.copy(request.schedulers)  # it starts where the next claim of this process will
 
     def look(reader: LineReader) -> list[Task]:
         found = candidates(reader, request, book.look(reader))
@@ -620,7 +620,7 @@ def has_claimable(core: Core) -> bool:
     """Return whether claims would find a task now; delayed tasks do not count.
 
     On DynamoDB, groups at their limits do not count either; other stores judge limits only while they claim.
-    Also true if the search reached a bound of its work first: further claims would go on with it.
+    Also true if the search reached a bound of its work first: further claims would continue the search.
 
     Raises:
         StoreError: If the store did not answer.

@@ -243,7 +243,7 @@ class Core:
             self.options.follow()
 
     def begin_now(self) -> float:
-        """Do the same, and return the time as `now` does."""
+        """As `begin`; return the time as `now` does."""
         if time.monotonic() >= self.options.check_at:
             self._follow_options()
         return round(self._clock() * 1e6) / 1e6
@@ -286,7 +286,7 @@ class Core:
             yield
 
     def catch_up(self) -> None:
-        """Do what verbs left beside transactions.
+        """Make the writes that verbs deferred during their callers' transactions.
 
         Raises:
             StoreError: If the store did not answer, or a transaction holds a lock. Nothing is lost.
@@ -315,7 +315,7 @@ class Core:
 
     def flush(self) -> None:
         """Write the flow counts in memory to the store."""
-        # A clock of the database would connect to it.
+        # Without counts, do not read the clock: a database's clock would open a connection.
         if isinstance(self.rules, Rules) and not self.rules.meter.is_unused:
             self.rules.meter.flush(self.now())
 

@@ -600,7 +600,7 @@ class Lines(Protocol):
         return request.preview(self, request)
 
     def line_reader(self, queue: str) -> LineReader:
-        """Return what reads the lines of a queue for claims."""
+        """Return the reader of a queue's lines for claims."""
         raise _missing(self)
 
     def take(self, request: ClaimRequest, choice: Choice) -> list[Task]:
@@ -611,7 +611,7 @@ class Lines(Protocol):
         raise _missing(self)
 
     def take_locked(self, request: ClaimRequest, work: Callable[[LimitedLines], list[Stored]]) -> list[Task]:
-        """Have a function choose and take tasks under locks; return the tasks that it took.
+        """Call `work`, which chooses and takes tasks, under locks; return the tasks that it took.
 
         If the reply was lost, they may come in another order.
         """

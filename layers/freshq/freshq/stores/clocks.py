@@ -21,7 +21,7 @@ JUMP_SECONDS: Final = 1.0
 CONFIRM_SECONDS: Final = 5.0
 # Clocks drift by up to 50 ppm, so by 1.5 ms in this time.
 MEASURE_EVERY_SECONDS: Final = 30.0
-# The reading with the shortest round trip is the most accurate, so only it counts.
+# Readings per measurement. Only the one with the shortest round trip counts, as the most accurate.
 READINGS: Final = 3
 
 

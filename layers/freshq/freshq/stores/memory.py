@@ -52,9 +52,9 @@ LOOKED_TASKS: Final = 1_000
 CHUNK_TASKS: Final = 256
 # Chunks without a claimable task that one claim reads in a line: their tasks are within the reserve.
 MAX_FRUITLESS: Final = 64
-# Chunks of stale tasks whose memory one claim frees: tens of microseconds.
+# Chunks of stale tasks whose memory one claim frees, within tens of microseconds.
 FREED_CHUNKS: Final = 1
-# With more lines, counts go by the deadlines of all tasks instead of line by line.
+# Maximum number of lines to count one by one; beyond it, counts go by the deadlines of all tasks.
 MAX_GROUPS: Final = 64
 # Comes after every task id.
 LAST_ID: Final = chr(0x10FFFF)

@@ -192,7 +192,7 @@ class Worker:
         late = not wait([closed], END_SECONDS).done
         if late or (problem := closed.exception()) is not None:
             why = f"no answer within {END_SECONDS:g} s" if late else problem
-            logger.warning("queue %r was not closed in order: %s", self._queue.name, why)
+            logger.warning("could not close queue %r cleanly: %s", self._queue.name, why)
 
     def _new_loop(self) -> WorkLoop:
         self._end_request.idle = False

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # How long a count of the waiting tasks is used, while other processes also put and claim.
 COUNT_SECONDS: Final = 1.0
-# A task that found the backlog full may be put again so often before it would be stale.
+# Number of times that a rejected task may be put again before it would be stale.
 RETRIES_PER_LIFE: Final = 10
 
 

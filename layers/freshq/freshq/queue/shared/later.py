@@ -27,7 +27,7 @@ STOP_SECONDS: Final = 20.0
 
 
 class Later:
-    """The work that verbs beside transactions leave for later. Thread-safe.
+    """The work that verbs defer while their caller's transaction is open. Thread-safe.
 
     Needs no lock, which a forked child could inherit locked: a second thread would only find nothing to do.
     """
@@ -61,7 +61,7 @@ class Later:
             self._here.beside = before
 
     def leave(self) -> None:
-        """Have the work done soon."""
+        """Note that there is work, and start the thread that does it unless it runs."""
         self._is_left = True
         before = self._thread
         if before is not None and before.is_alive():
@@ -93,7 +93,7 @@ class Later:
         return has_ended
 
     def _is_done(self) -> bool:
-        """Do the work; return whether nothing of it is left."""
+        """Do the work; return whether all of it is done."""
         try:
             self._work()
         except StoreError as error:

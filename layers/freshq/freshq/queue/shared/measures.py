@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from freshq.stores.base import Store
 
 logger = logging.getLogger(__name__)
-# Losing this often in a row is rare, and every caller can wait for its next write.
+# Tries to write a record. Losing so many in a row is rare, and every caller can wait for its next write.
 MAX_TRIES: Final = 8
 # Writes of counts per window, whatever the traffic: every 5 s in a window of 60 s.
 FLUSHES_PER_WINDOW: Final = 12

@@ -38,14 +38,14 @@ logger = logging.getLogger(__name__)
 RECORD: Final = "freshq#options"
 # The record stands for the earliest of the notes until a process stores it.
 NOTE_PREFIX: Final = f"{RECORD}#"
-# What processes use or named instead of the stored options, for `freshq doctor`.
+# Options that processes use, or named, instead of the stored ones; for `freshq doctor`.
 DISSENT: Final = "freshq#dissent"
 SHARDS: Final = "shards"
 # A verb reads the record again after this time.
 CHECK_SECONDS: Final = 4.0
 # A process repeats its dissent after this time.
 REPEAT_SECONDS: Final = 3600.0
-# Dissent that was not repeated for this time is forgotten, and the oldest beyond a number of processes.
+# Dissent is forgotten if not repeated for this time, and the oldest beyond this number of processes.
 DISSENT_SECONDS: Final = 86_400.0
 MOST_DISSENTERS: Final = 50
 
