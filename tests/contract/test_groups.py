@@ -7,6 +7,7 @@ from local.faults import counted, meanwhile
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Claim, Queue, StoreError
+from freshq.queue.core import core_of
 from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb.calls import TableCalls
 from freshq.stores.dynamodb.items import Keyspace, encode
@@ -85,6 +86,28 @@ def test_claims_beside_many_groups_cost_twice_the_calls_of_one_and_a_query_for_e
         small, large = calls_of_claims(table)
         assert small <= 2 * alone[0]
         assert large <= 2 * alone[1] + 10
+
+
+def test_a_claim_takes_a_task_of_each_of_many_groups_once(table_store: StoreUnderTest) -> None:
+    put_groups(table_store, 150)
+    queue = table_store.queue()
+    shown = [waiting.task.task_id for waiting in queue.peek(150)]
+    claims = queue.claim(150)
+    assert len({claim.task.group for claim in claims}) == len(claims) == len({*shown}) == 150
+    assert not claims.more
+
+
+def test_a_new_group_has_its_turn_beside_many(table_store: StoreUnderTest) -> None:
+    put_groups(table_store, 150, tasks=3)
+    queue = table_store.queue()
+    served = [claim.task.group for _ in range(10) for claim in queue.claim(5)]
+    assert len({*served}) == 50
+    table_store.queue().put("new", group="zzz")
+    table_store.queue().put("new", group="a")
+    table_store.clock.advance(5)
+    core_of(queue).store.reread_lines("default")
+    later = [claim.task.group for _ in range(20) for claim in queue.claim(5)]
+    assert {"zzz", "a"} <= {*later}
 
 
 def drain(queue: Queue) -> int:

@@ -11,7 +11,7 @@ from freshq.queue.polling import Fetcher
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Due, Store
 from freshq.stores.dynamodb import queries
-from freshq.stores.lines import ClaimRequest
+from freshq.stores.lines import Search
 from tests.conftest import Clock, StoreUnderTest
 from tests.support.counting import counted_calls
 from tests.support.readings import known
@@ -38,9 +38,9 @@ def after_first_claim(store: Store, monkeypatch: pytest.MonkeyPatch, act: Callab
     original = store.claim
     acted = False
 
-    def claim(request: ClaimRequest) -> list[Task]:
+    def claim(search: Search) -> list[Task]:
         nonlocal acted
-        tasks = original(request)
+        tasks = original(search)
         if not acted:
             acted = True
             act()
@@ -174,8 +174,8 @@ class TestFreshLeases:
         slow_extensions(queue, store, monkeypatch)
         original = core_of(queue).store.claim
 
-        def slow_claim(request: ClaimRequest) -> list[Task]:
-            tasks = original(request)
+        def slow_claim(search: Search) -> list[Task]:
+            tasks = original(search)
             store.clock.advance(7)
             return tasks
 

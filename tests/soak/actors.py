@@ -49,8 +49,8 @@ class Watch:
         store: Any = core_of(queue).store
         claim = store.claim
 
-        def noted(request: Any) -> Any:
-            answer = claim(request)
+        def noted(search: Any) -> Any:
+            answer = claim(search)
             self._answered = time.time()
             return answer
 

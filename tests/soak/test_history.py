@@ -268,23 +268,23 @@ class Forgetful(MemoryStore):
 class Generous(MemoryStore):
     """A store that gives away held tasks."""
 
-    def claim(self, request: Any) -> list[Task]:
-        for task in list(self.scan(request.queue)):
+    def claim(self, search: Any) -> list[Task]:
+        for task in list(self.scan(search.request.queue)):
             if task.status is TaskStatus.TAKEN:
                 super().replace(make_pending(task), Guard(TaskStatus.TAKEN, request_token=task.request_token))
-        return super().claim(request)
+        return super().claim(search)
 
 
 class Stingy(MemoryStore):
     """A store that gives half-expired leases."""
 
-    def claim(self, request: Any) -> list[Task]:
-        half_seconds = request.lease_seconds / 2
+    def claim(self, search: Any) -> list[Task]:
+        half_seconds = search.request.lease_seconds / 2
         return [
             super(Stingy, self).replace(
                 replace(task, lease_until=(task.lease_until or 0.0) - half_seconds), Guard(TaskStatus.TAKEN)
             )
-            for task in super().claim(request)
+            for task in super().claim(search)
         ]
 
 

@@ -13,7 +13,7 @@ from freshq import Claim, Queue, Task, Worker
 from freshq.errors import Unreachable
 from freshq.policy.order import OrderSwitch
 from freshq.stores.base import Guard
-from freshq.stores.lines import ClaimRequest
+from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome, RunReport
 from freshq.worker.background import LeaseRenewal
@@ -172,8 +172,8 @@ class SlowClaims(MemoryStore):
         super().__init__()
         self.waits, self.answer = threading.Event(), threading.Event()
 
-    def claim(self, request: ClaimRequest) -> list[Task]:
-        tasks = super().claim(request)
+    def claim(self, search: Search) -> list[Task]:
+        tasks = super().claim(search)
         if not tasks:
             self.waits.set()
             assert self.answer.wait(PATIENCE_SECONDS)
@@ -188,11 +188,11 @@ class FailingStore(MemoryStore):
         self.claims_that_fail = claims_that_fail
         self.changes_that_fail = changes_that_fail
 
-    def claim(self, request: ClaimRequest) -> list[Task]:
+    def claim(self, search: Search) -> list[Task]:
         if self.claims_that_fail:
             self.claims_that_fail -= 1
             raise Unreachable("no answer")
-        return super().claim(request)
+        return super().claim(search)
 
     def replace(self, task: Task, guard: Guard) -> Task:
         is_of_sweep = guard.request_token is not None and task.lease_token is None
@@ -216,9 +216,9 @@ class Outage(MemoryStore):
             self.refused[call] += 1
             raise Unreachable("no answer")
 
-    def claim(self, request: ClaimRequest) -> list[Task]:
+    def claim(self, search: Search) -> list[Task]:
         self._answer("claim")
-        return super().claim(request)
+        return super().claim(search)
 
     def replace(self, task: Task, guard: Guard) -> Task:
         if self.down.is_set():

@@ -18,7 +18,7 @@ from freshq.queue import AsyncAdmin, AsyncAttachedQueue, AsyncRecords
 from freshq.queue.admin import Admin
 from freshq.queue.attached import AttachedStore, Records
 from freshq.queue.core import core_of
-from freshq.stores.lines import ClaimRequest
+from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.stores.threads import Threads
 from freshq.testing import FaultyStore
@@ -46,10 +46,10 @@ class HeldStore(MemoryStore):
         self.claiming = threading.Event()
         self.may_go_on = threading.Event()
 
-    def claim(self, request: ClaimRequest) -> list[Task]:
+    def claim(self, search: Search) -> list[Task]:
         self.claiming.set()
         assert self.may_go_on.wait(PATIENCE_SECONDS)
-        return super().claim(request)
+        return super().claim(search)
 
 
 async def until(condition: Callable[[], bool]) -> None:

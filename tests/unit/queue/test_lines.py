@@ -1,6 +1,6 @@
 """Which lines a claim asks, without a store: here a window has three."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -11,12 +11,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from freshq.model.task import Task
-from freshq.policy.groups import SHARED_EQUALLY
+from freshq.policy.groups import SHARED_EQUALLY, GroupRoom, GroupRule, GroupRules, StartLog
 from freshq.policy.order import Order
 from freshq.queue import lines
-from freshq.queue.claim import PARTIAL_ROUNDS, Search
-from freshq.queue.lines import MIN_ASKED, Level, LineBook, OpenLines, gaps
-from freshq.stores.lines import END, Choice, ClaimRequest, LevelSchedulers, LineOrders, line_key
+from freshq.queue.claim import PARTIAL_ROUNDS, Search, preview
+from freshq.queue.lines import MIN_ASKED, CountedClaim, Level, LineBook, OpenLines, gaps
+from freshq.stores.base import Lines as StoreLines
+from freshq.stores.lines import (
+    END,
+    Choice,
+    ClaimRequest,
+    LevelSchedulers,
+    LineOrders,
+    LineReader,
+    Stored,
+    line_key,
+)
 from freshq.testing import make_task
 
 KEYS = st.builds(
@@ -40,6 +50,13 @@ class Lines:
 
     keys: list[str]
     found: list[tuple[str, str, int]] = field(default_factory=list)
+    more_lines: int = 0
+
+    def begin(self, after: str, _until: str) -> str:
+        return after
+
+    def searches(self, _key: str) -> bool:
+        return True
 
     def lines(self, after: str, until: str, count: int) -> list[str]:
         self.found.append((after, until, count))
@@ -183,6 +200,37 @@ def test_a_claim_of_one_task_asks_a_few_more_lines_than_it_needs(book: LineBook)
     assert set(book.ask(level, groups, 40).values()) == {2}
 
 
+def room_of(*groups: str) -> GroupRoom:
+    """Return the room of a claim that has some in the given groups only."""
+    rules = GroupRules(default=GroupRule(max_running=1))
+    return GroupRoom(rules, lambda group: int(group not in groups), StartLog(), 0.0)
+
+
+@pytest.mark.parametrize("count", [2, 40])
+def test_a_line_with_room_is_found_beside_many_without(book: LineBook, count: int) -> None:
+    keys = [f"0{number:02}" for number in range(count)]
+    reader: Any = Lines(keys)
+    request = request_for(1, Order.LIFO, LevelSchedulers())
+    request.room = room_of(keys[-1][1:])
+    request.groups = GroupRules(default=GroupRule(max_running=1))
+    claim = CountedClaim(reader, request, request.room)
+    for _ in range(3):
+        levels = OpenLines(book).levels(claim, 0.0)
+        shown = [group for level in levels for group in level.keys if claim.counted().allows(group)]
+        assert {*shown} == {keys[-1][1:]}
+    claim.count(keys)  # everything is counted already
+    assert claim.room.allows(keys[-1][1:])
+
+
+@pytest.mark.parametrize("name", ["take", "take_locked", "take_each", "look"])
+def test_a_store_names_itself_if_it_is_asked_to_take_in_another_way(name: str) -> None:
+    bare: Any = type("Bare", (StoreLines,), {})()
+    with pytest.raises(NotImplementedError, match="Bare takes tasks in another way"):
+        getattr(bare, name)(None, None)
+    with pytest.raises(NotImplementedError, match="Bare takes tasks in another way"):
+        bare.line_reader("q")
+
+
 # --- a whole search, beside all tasks in one list
 
 
@@ -193,6 +241,7 @@ class Shelf:
     waiting: list[Task]
     stale: Collection[str | None] = ()  # groups whose tasks nobody can take
     locks_to_take: bool = False
+    takes_each: bool = False
     takes: int = 0
 
     def searches_again(self, _queue: str) -> bool:
@@ -216,6 +265,45 @@ class Shelf:
             found += of_line[: min(wanted, choice.limit - len(found))]
         self.waiting = [task for task in self.waiting if task not in found]
         return found[::-1]
+
+
+@dataclass
+class ShelfReader(Lines):
+    """Reads the lines of a shelf, two tasks at a time."""
+
+    waiting: list[Task] = field(default_factory=list)
+
+    def page(
+        self, key: str, _moment: object, count: int, _looked: int, *, newest_first: bool
+    ) -> list[Stored]:
+        of_line = [task for task in self.waiting if line_of(task) == key]
+        of_line.sort(key=lambda task: task.created, reverse=newest_first)
+        return [Stored(task, None) for task in of_line[:count]]
+
+    def tasks(self, found: Iterable[Stored], count: int) -> list[Task]:
+        return [each.task for each in islice(found, count)]
+
+
+class OneByOne(Shelf):
+    """A shelf from which a claim takes one task after the other; some of them another claimer has."""
+
+    def __init__(self, waiting: list[Task], gone: Collection[str] = ()) -> None:
+        super().__init__(waiting, takes_each=True)
+        self.gone = gone
+
+    def reader(self) -> Any:
+        return ShelfReader(self.line_reader("").keys, waiting=[*self.waiting])
+
+    def look(self, _request: ClaimRequest, work: Callable[[LineReader[Any]], list[Task]]) -> list[Task]:
+        return work(self.reader())
+
+    def take_each(
+        self, request: ClaimRequest, work: Callable[[LineReader[Any]], Iterator[Stored]]
+    ) -> list[Task]:
+        found = (each.task for each in work(self.reader()) if each.task_id not in self.gone)
+        taken = list(islice(found, request.limit))
+        self.waiting = [task for task in self.waiting if task not in taken]
+        return taken
 
 
 def task_at(number: int, level: int, group: str | None) -> Task:
@@ -248,10 +336,9 @@ def line_of(task: Task) -> str:
 
 
 def request_for(limit: int, order: Order, schedulers: LevelSchedulers) -> ClaimRequest:
-    nothing: Callable[..., Any] = lambda *_: None  # noqa: E731
     return ClaimRequest(
         "q", LineOrders(order, 60.0), schedulers, SHARED_EQUALLY, limit, "token", lambda: 1000.0,
-        60, 60, 0, 60, nothing, nothing,
+        60, 60, 0, 60,
     )  # fmt: skip
 
 
@@ -272,10 +359,42 @@ def test_a_search_takes_what_a_look_at_all_tasks_would_choose(
             task = task_at(number, level, group)
             shelf.waiting.append(task)
         wanted = naive(shelf.waiting, schedulers.copy(), limit, newest_first=order is Order.LIFO)
-        taken = Search(book, OpenLines(book), store, request_for(limit, order, schedulers)).run()
+        taken = Search(book, OpenLines(book), request_for(limit, order, schedulers)).run(store)
         assert [task.priority for task in taken] == [task.priority for task in wanted]
         # Two groups may start a turn at the same virtual time; then either may be first.
         assert sorted(taken, key=line_of) == sorted(wanted, key=line_of)
+
+
+@patch.object(lines, "WINDOW_LINES", 64)
+@given(st.lists(st.tuples(PUTS, st.integers(1, 4)), max_size=8), st.sampled_from([Order.LIFO, Order.FIFO]))
+def test_tasks_that_are_taken_one_by_one_are_those_in_order(
+    steps: list[tuple[list[tuple[int, str | None]], int]], order: Order
+) -> None:
+    schedulers, shelf, number = LevelSchedulers(), OneByOne([]), 0
+    store: Any = shelf
+    book = LineBook(schedulers)
+    for puts, limit in steps:
+        for level, group in puts:
+            number += 1
+            shelf.waiting.append(task_at(number, level, group))
+        wanted = naive(shelf.waiting, schedulers.copy(), limit, newest_first=order is Order.LIFO)
+        shown = preview(book, store, request_for(limit, order, schedulers.copy()))
+        taken = Search(book, OpenLines(book), request_for(limit, order, schedulers)).run(store)
+        assert shown == taken == wanted
+
+
+def test_tasks_are_taken_one_by_one_past_those_that_others_took_first() -> None:
+    tasks = [task_at(number, number // 6, "ab"[number % 2]) for number in range(9)]
+    schedulers, shelf = LevelSchedulers(), OneByOne(tasks, gone=["008", "005"])
+    store: Any = shelf
+    book, request = LineBook(schedulers), request_for(4, Order.LIFO, schedulers)
+    preview_request = request_for(9, Order.LIFO, schedulers.copy())
+    shown = [task.task_id for task in preview(book, store, preview_request)]
+    assert (shown[:3], len(shown)) == (["008", "007", "006"], 9)
+    taken = Search(book, OpenLines(book), request).run(store)
+    assert [task.task_id for task in taken][:2] == ["007", "006"]
+    assert {task.task_id for task in taken[2:]} < {"004", "003", "002"}
+    assert not request.search_incomplete
 
 
 def test_groups_take_turns_within_a_claim_and_from_one_to_the_next() -> None:
@@ -287,7 +406,7 @@ def test_groups_take_turns_within_a_claim_and_from_one_to_the_next() -> None:
     for limit in (3, 1, 4):
         taken += [
             task.group
-            for task in Search(book, OpenLines(book), store, request_for(limit, Order.LIFO, schedulers)).run()
+            for task in Search(book, OpenLines(book), request_for(limit, Order.LIFO, schedulers)).run(store)
         ]
     assert taken[:3] in (["a", "b", "a"], ["b", "a", "b"])
     assert [taken[:count].count("a") for count in (2, 4, 8)] == [1, 2, 4]
@@ -299,7 +418,7 @@ def test_groups_take_turns_among_claims_of_one_task() -> None:
     store: Any = shelf
     book = LineBook(schedulers)
     taken = [
-        Search(book, OpenLines(book), store, request_for(1, Order.LIFO, schedulers)).run()[0].group
+        Search(book, OpenLines(book), request_for(1, Order.LIFO, schedulers)).run(store)[0].group
         for _ in range(4)
     ]
     assert taken in (["a", "b", "a", "b"], ["b", "a", "b", "a"])
@@ -316,7 +435,7 @@ def test_a_search_takes_as_many_tasks_as_wait(groups: list[int], limits: list[in
     book = LineBook(turns)
     for limit in limits:
         waiting = len(shelf.waiting)
-        taken = Search(book, OpenLines(book), store, request_for(limit, Order.LIFO, turns)).run()
+        taken = Search(book, OpenLines(book), request_for(limit, Order.LIFO, turns)).run(store)
         assert len(taken) == min(limit, waiting)
 
 
@@ -327,6 +446,6 @@ def test_a_line_behind_others_with_nothing_to_take_is_found(stale: int) -> None:
     shelf = Shelf([task_at(number, 0, group) for number, group in enumerate(groups)], groups[:stale])
     store: Any = shelf
     book = LineBook(schedulers)
-    found = Search(book, OpenLines(book), store, request_for(1, Order.LIFO, schedulers)).run()
+    found = Search(book, OpenLines(book), request_for(1, Order.LIFO, schedulers)).run(store)
     assert [task.group for task in found] == [groups[stale]]
     assert shelf.takes <= PARTIAL_ROUNDS + 1

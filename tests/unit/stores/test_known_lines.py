@@ -1,16 +1,19 @@
-"""Which lines a claim on DynamoDB looks into, and when a line is closed."""
+"""Which lines a claim on DynamoDB may look into, and when a line is closed."""
 
-from collections.abc import Callable
+import threading
+from collections import Counter
+from typing import Any
 
+from freshq.queue.lines import WINDOW_LINES, LineBook
 from freshq.stores.dynamodb.line_records import (
     EMPTY_CHECK_SECONDS,
-    EMPTY_IN_WINDOW,
+    EMPTY_CHECKS,
     OUTDATED_SECONDS,
     QUIET_SECONDS,
-    WINDOW,
     KnownLines,
+    LineView,
 )
-from freshq.stores.lines import Line
+from freshq.stores.lines import END, LevelSchedulers, Line, line_key, parse_line
 
 A, B = (0, "a"), (0, "b")
 
@@ -21,55 +24,61 @@ def knowing(count: int) -> KnownLines:
     return known
 
 
-def test_all_groups_of_a_level_are_in_the_window_up_to_its_size() -> None:
-    assert len(knowing(WINDOW).window(0, 0.0)) == WINDOW
-    assert len(knowing(3 * WINDOW).window(0, 0.0)) == WINDOW
+def view(known: KnownLines | None, *more: str) -> Any:
+    kind: Any = LineView
+    return kind(sorted(more), threading.Lock(), known)
 
 
-def test_more_groups_than_the_window_come_in_turn() -> None:
-    known = knowing(200)
-    turns = []
-    for _ in range(400):
-        line = known.window(1, 0.0)[0]
-        known.served(line)
-        turns.append(line)
-    assert len(set(turns[:200])) == len(set(turns[200:])) == 200
+def looked_into(known: KnownLines, now: float) -> list[Line]:
+    """Return the lines that the next claim looks into, first those that may have work."""
+    return [*map(parse_line, known.between("", END)), *known.checks(now)]
 
 
-def test_served_groups_keep_half_of_the_window_beside_a_stream_of_new_ones() -> None:
-    known = knowing(200)
-    for line in known.lines()[:100]:
-        known.served(line)
-    window = known.window(0, 0.0)
-    assert sum(int(str(group).removeprefix("g")) >= 100 for _level, group in window) in range(1, WINDOW)
-    known.announced([((0, "new"), 1.0)])
-    assert len(known.window(0, 0.0)) == WINDOW
+def test_lines_of_groups_and_of_no_group_are_found_by_their_keys() -> None:
+    known = KnownLines()
+    known.announced([((0, "a"), 1.0), ((5, "a"), 1.0), ((5, "c"), 1.0)])
+    found = view(known, "0", "9", "5b")
+    assert found.lines("", END, 9) == ["0", "0a", "5a", "5b", "5c", "9"]
+    assert found.lines("0", "5c", 2) == ["0a", "5a"]
+    assert [found.last_line(until) for until in (END, "9", "5c", "5a", "0")] == ["9", "5c", "5b", "0a", None]
 
 
-def asking(known: KnownLines, room: Callable[[list[Line]], bool]) -> tuple[list[Line], list[Line]]:
-    """Return the window of a claim, and the lines whose groups it asked about; `room` judges the last one."""
-    asked: list[Line] = []
-
-    def has_room(group: str | None) -> bool:
-        asked.append((0, group))
-        return room(asked)
-
-    return known.window(1, 0.0, has_room), asked
+def test_without_groups_only_the_levels_are_shown() -> None:
+    levels = view(None, "0", "7")
+    assert levels.lines("", END, 9) == ["0", "7"]
+    assert levels.lines("", END, 1) == ["0"]
+    assert [levels.last_line(until) for until in (END, "7", "0")] == ["7", "0", None]
+    assert levels.begin("0", "7") == "0"
 
 
-def test_a_claim_asks_about_every_group_until_it_finds_one_with_room() -> None:
-    known = knowing(50 * WINDOW)
-    assert asking(known, lambda asked: len(asked) == 49 * WINDOW)[0] != []
-    window, asked = asking(known, lambda _asked: False)
-    assert window == []
-    assert set(asked) == set(known.lines())
+def test_processes_that_know_many_lines_begin_at_different_ones() -> None:
+    known = [knowing(1000) for _ in range(20)]
+    begun = {view(each).begin("0", END) for each in known}
+    assert len(begun) > 10
+    assert begun <= {line_key(*line) for line in known[0].lines()}
+    assert view(known[0]).begin("1", END) == "1"
+    assert view(known[0]).begin("0", END) == view(known[0]).begin("0", END)
 
 
-def test_a_claim_that_found_a_group_with_room_asks_about_few_others() -> None:
-    known = knowing(50 * WINDOW)
-    window, asked = asking(known, lambda asked: len(asked) == 1)
-    assert window == asked[:1]
-    assert len(asked) <= 3 * WINDOW
+def test_more_groups_than_a_window_come_in_turn() -> None:
+    schedulers = LevelSchedulers()
+    book, known = LineBook(schedulers), knowing(200)
+    served: Counter[str | None] = Counter()
+    for _ in range(1000):
+        (level,) = book.levels(view(known))
+        assert len(level.keys) == WINDOW_LINES
+        served[next(schedulers.interleave(0, {group: iter([group]) for group in level.keys}))] += 1
+    assert len(served) == 200
+    assert 4 <= min(served.values()) <= max(served.values()) <= 6
+
+
+def test_a_larger_claim_sees_as_many_more_lines() -> None:
+    reader, book = view(knowing(200)), LineBook(LevelSchedulers())
+    reader.more_lines = 100
+    (level,) = book.levels(reader)
+    assert len(level.keys) == WINDOW_LINES + 100
+    reader.more_lines = 200
+    assert [len(level.keys) for level in book.levels(reader)] == [200]
 
 
 def test_a_drained_line_is_closed_at_once_if_it_is_quiet() -> None:
@@ -88,8 +97,8 @@ def test_an_empty_line_is_looked_at_again_before_it_is_closed() -> None:
     known = knowing(0)
     known.announced([(A, 1.0)])
     known.found_empty(A, 0.0)
-    assert known.window(1, 0.0) == []
-    assert known.window(1, EMPTY_CHECK_SECONDS) == [A]
+    assert looked_into(known, 0.0) == []
+    assert looked_into(known, EMPTY_CHECK_SECONDS) == [A]
     known.found_empty(A, EMPTY_CHECK_SECONDS)
     assert known.to_close(1, 9, EMPTY_CHECK_SECONDS) == {}
     known.found_empty(A, QUIET_SECONDS)
@@ -100,7 +109,7 @@ def test_a_claim_looks_again_into_few_empty_lines() -> None:
     known = knowing(100)
     for line in known.lines():
         known.found_empty(line, 0.0)
-    assert len(known.window(10, 10.0)) == EMPTY_IN_WINDOW
+    assert len(looked_into(known, 10.0)) == EMPTY_CHECKS
 
 
 def test_a_line_that_was_not_closed_in_time_is_looked_at_again() -> None:
@@ -109,7 +118,7 @@ def test_a_line_that_was_not_closed_in_time_is_looked_at_again() -> None:
     known.drained(A, 0.0, quiet=True)
     assert known.to_close(2, 9, 0.0) == {}
     assert known.to_close(1, 9, OUTDATED_SECONDS + 0.1) == {}
-    assert known.window(1, OUTDATED_SECONDS + 0.1) == [A]
+    assert looked_into(known, OUTDATED_SECONDS + 0.1) == [A]
 
 
 def test_a_new_announcement_opens_a_line_that_is_being_closed() -> None:
@@ -120,17 +129,17 @@ def test_a_new_announcement_opens_a_line_that_is_being_closed() -> None:
     assert known.to_close(1, 9, 0.0) == {A: True}
     known.announced([(A, 2.0)])
     known.closed([A])
-    assert known.lines() == known.window(1, 0.0) == [A]
+    assert known.lines() == looked_into(known, 0.0) == [A]
 
 
 def test_after_a_second_look_a_claim_checks_all_lines_found_empty_once() -> None:
-    known = knowing(2 * EMPTY_IN_WINDOW)
+    known = knowing(2 * EMPTY_CHECKS)
     for line in known.lines():
         known.found_empty(line, 0.0)
-    assert known.window(1, EMPTY_CHECK_SECONDS / 2) == []
+    assert looked_into(known, EMPTY_CHECK_SECONDS / 2) == []
     known.look_again()
-    assert known.window(1, EMPTY_CHECK_SECONDS / 2) == known.lines()
-    assert len(known.window(1, EMPTY_CHECK_SECONDS / 2)) == EMPTY_IN_WINDOW
+    assert looked_into(known, EMPTY_CHECK_SECONDS / 2) == known.lines()
+    assert len(looked_into(known, EMPTY_CHECK_SECONDS / 2)) == EMPTY_CHECKS
     for line in known.lines():
         known.found_empty(line, EMPTY_CHECK_SECONDS / 2)
-    assert known.window(1, EMPTY_CHECK_SECONDS / 2) == []
+    assert looked_into(known, EMPTY_CHECK_SECONDS / 2) == []

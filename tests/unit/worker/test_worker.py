@@ -17,7 +17,7 @@ from freshq.policy.limits import MAX_PREFETCHED, ConcurrencyLimit, RetryBudget, 
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
 from freshq.queue.shared.limits import SharedSlots
-from freshq.stores.lines import ClaimRequest
+from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome, RunReport
 from freshq.worker import loop, settle
@@ -122,9 +122,9 @@ class TestSlots:
         class Counted(MemoryStore):
             claims = 0
 
-            def claim(self, request: ClaimRequest) -> list[Task]:
+            def claim(self, search: Search) -> list[Task]:
                 self.claims += 1
-                return super().claim(request)
+                return super().claim(search)
 
         store = Counted()
         bucket = SharedBucket(rate_per_second=10, burst=10, block=5)
@@ -166,8 +166,8 @@ class TestEnd:
         class Slow(MemoryStore):
             claims = 0
 
-            def claim(self, request: ClaimRequest) -> list[Task]:
-                tasks = super().claim(request)
+            def claim(self, search: Search) -> list[Task]:
+                tasks = super().claim(search)
                 self.claims += 1
                 if self.claims == 1:
                     queue.put("late")

@@ -14,7 +14,7 @@ from freshq import Queue, StoreError, Task, Worker
 from freshq.errors import DamagedTask, Unreachable
 from freshq.policy.retry import Backoff
 from freshq.stores.base import Guard
-from freshq.stores.lines import ClaimRequest
+from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome
 from freshq.worker import background, settle
@@ -253,9 +253,9 @@ class Blackhole(MemoryStore):
         self.silent, self.back, self.asked = threading.Event(), threading.Event(), threading.Event()
         self.fails = False
 
-    def claim(self, request: ClaimRequest) -> list[Task]:
+    def claim(self, search: Search) -> list[Task]:
         self._hang()
-        return super().claim(request)
+        return super().claim(search)
 
     def close(self) -> None:
         if self.fails:

@@ -166,8 +166,8 @@ def test_they_return_after_an_outage(queue: Queue, store: Outage) -> None:
     put(queue)
     claim = store.claim
 
-    def claim_and_go_down(request: Any) -> list[Task]:
-        tasks = claim(request)
+    def claim_and_go_down(search: Any) -> list[Task]:
+        tasks = claim(search)
         store.down.set()
         return tasks
 

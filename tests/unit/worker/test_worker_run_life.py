@@ -12,7 +12,7 @@ from freshq import Claim, Handlers, LeaseLost, Queue, Reject, Retry, Task, TaskS
 from freshq.errors import FreshqError
 from freshq.model import JsonCodec
 from freshq.policy.retry import Backoff
-from freshq.stores.lines import ClaimRequest
+from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome
 from freshq.worker import lease_loop, settle
@@ -151,9 +151,9 @@ class TestStopAtOnce:
 
     def test_a_coroutine_does_not_start_whose_task_is_given_back(self) -> None:
         class Stopping(MemoryStore):
-            def claim(self, request: ClaimRequest) -> list[Task]:
+            def claim(self, search: Search) -> list[Task]:
                 worker.stop_at_once()
-                return super().claim(request)
+                return super().claim(search)
 
         queue, handlers, started = Queue(Stopping()), Handlers(), list[str]()
 

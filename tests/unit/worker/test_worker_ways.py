@@ -12,7 +12,7 @@ import pytest
 from freshq import Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.errors import TableMissing
 from freshq.policy.retry import Backoff
-from freshq.stores.lines import ClaimRequest
+from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome
 from freshq.worker import lease_loop, settle
@@ -236,11 +236,11 @@ class NoTable(MemoryStore):
 
     missing, refused = True, 0
 
-    def claim(self, request: ClaimRequest) -> list[Task]:
+    def claim(self, search: Search) -> list[Task]:
         if self.missing:
             self.refused += 1
             raise TableMissing("table 'tasks': it does not exist")
-        return super().claim(request)
+        return super().claim(search)
 
 
 def test_a_worker_of_the_application_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

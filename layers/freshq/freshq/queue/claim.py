@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import RefusedError, StoreError
 from freshq.model.answers import Claim, Claims, Waiting, WaitsFor
@@ -20,7 +20,7 @@ from freshq.model.task import keep_clock
 from freshq.model.telemetry import ClaimSpan
 from freshq.policy.shedding import MAX_SHED_BEHIND, MAX_TAKES, ShedReason
 from freshq.queue.core import Verbs, transactions_of
-from freshq.queue.lines import LimitedClaim, place_in_line
+from freshq.queue.lines import CountedClaim, LimitedClaim, OpenLines, place_in_line
 from freshq.queue.polling import answer_of, poll_for_claims
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Guard
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from freshq.policy.groups import Group, GroupRoom
     from freshq.policy.order import Order
     from freshq.queue.core import Core
-    from freshq.queue.lines import Level, LineBook, OpenLines
+    from freshq.queue.lines import Level, LineBook
     from freshq.queue.shared.admission import LineCodel
     from freshq.queue.shared.limits import SharedRunning
     from freshq.stores.base import HeldTask, Lines
-    from freshq.stores.lines import LimitedLines, Line, LineReader, Stored
+    from freshq.stores.lines import Found, LimitedLines, Line, LineReader, Stored
 
 logger = logging.getLogger(__name__)
 # Minimum part of its lease that a claim has left when it is returned.
@@ -342,8 +342,8 @@ def _longest_wait_seconds(core: Core) -> float:
 
 
 def candidates(
-    reader: LineReader, request: ClaimRequest, levels: Iterable[Level], room: GroupRoom | None = None
-) -> Iterator[Stored]:
+    reader: LineReader[Found], request: ClaimRequest, levels: Iterable[Level], room: GroupRoom | None = None
+) -> Iterator[Found]:
     """Yield the claimable tasks of lines in the order of claims.
 
     Args:
@@ -356,29 +356,32 @@ def candidates(
     for level in levels:
         share = max(1, request.limit // len(level.keys))
         lines = {
-            group: _of_line(reader, request, (level.number, group), moment, share) for group in level.keys
+            group: _of_line(reader, request, (level.number, group), key, moment, share)
+            for group, key in level.keys.items()
         }
         yield from request.schedulers.interleave(level.number, lines, room)
 
 
 def _of_line(
-    reader: LineReader, request: ClaimRequest, line: Line, moment: ClaimMoment, share: int
-) -> Iterator[Stored]:
+    reader: LineReader[Found], request: ClaimRequest, line: Line, key: str, moment: ClaimMoment, share: int
+) -> Iterator[Found]:
     """Yield claimable tasks of a line, best first, from a small page and then a larger one."""
-    key, newest_first = line_key(*line), _newest_first(reader, request, line)
+    if not reader.searches(key):
+        return
+    newest_first = request.orders.constant
+    if newest_first is None:
+        newest_first = _newest_first(reader, request, line)
     larger = max(request.limit, SECOND_PAGE_ROWS)
     seen: set[str] = set()
     for count, looked in ((share, share + SPARE_ROWS), (share + larger, larger + LOOKED_ROWS)):
         for each in reader.page(key, moment, count, looked, newest_first=newest_first):
-            if each.task.task_id not in seen:
-                seen.add(each.task.task_id)
+            if each.task_id not in seen:
+                seen.add(each.task_id)
                 yield each
 
 
-def _newest_first(reader: LineReader, request: ClaimRequest, line: Line) -> bool:
+def _newest_first(reader: LineReader[Any], request: ClaimRequest, line: Line) -> bool:
     """Return which end of a line is served; an order that switches may read its oldest task first."""
-    if (constant := request.orders.constant) is not None:
-        return constant
     key, moment = line_key(*line), request.moment()
     oldest, nearest = (
         partial(reader.oldest_created, key, moment),
@@ -387,32 +390,47 @@ def _newest_first(reader: LineReader, request: ClaimRequest, line: Line) -> bool
     return request.orders.newest_first(line, moment.now, oldest, nearest)
 
 
+def best_first(
+    book: LineBook, open_lines: OpenLines, request: ClaimRequest, reader: LineReader[Found]
+) -> Iterator[Found]:
+    """Yield the claimable tasks of all lines in the order of claims, within the room that is left."""
+    if request.room is None:
+        return candidates(reader, request, book.levels(reader))
+    claim = CountedClaim(reader, request, request.room)
+    return candidates(reader, request, open_lines.levels(claim, time.monotonic()), claim.room)
+
+
 class Search:
     """The search of one claim for its tasks.
 
     It asks the lines that the book knows, under the condition that there is no better line. If it finds too
     few tasks, it looks for lines and asks those; then it takes stale tasks out of the way, once, and looks
     again. A claim within limits, and every claim on a database that must lock rows first, looks for lines and
-    takes under locks instead.
+    takes under locks instead. On a store that takes one task after the other, each claim looks for lines.
+
+    Attributes:
+        request: The claim.
     """
 
-    def __init__(self, book: LineBook, open_lines: OpenLines, store: Lines, request: ClaimRequest) -> None:
+    def __init__(self, book: LineBook, open_lines: OpenLines, request: ClaimRequest) -> None:
         self._book = book
         self._open_lines = open_lines
-        self._store = store
-        self._request = request
+        self._store: Lines
+        self.request = request
         self._taken: list[Task] = []
         self._missing = request.limit
 
-    def run(self) -> list[Task]:
-        """Return the tasks that it took, best first.
+    def run(self, store: Lines) -> list[Task]:
+        """Take tasks from the lines of a store; return them, best first.
 
         Raises:
             StoreError: If the store did not answer.
         """
-        request, store = self._request, self._store
+        request, self._store = self.request, store
         take = self._take_found
-        if request.groups.has_limits or store.locks_to_take:
+        if store.takes_each:
+            take = self._take_each
+        elif request.groups.has_limits or store.locks_to_take:
             take = self._take_locked
         elif (known := self._known()) is not None:
             self._take(*known)
@@ -427,7 +445,7 @@ class Search:
 
         A check of a line's order needs a look: a known line may be empty by now, or not have its turn.
         """
-        request = self._request
+        request = self.request
         known = self._book.choose(request.limit)
         if known is not None and request.orders.constant is None:
             level, asked = known
@@ -437,20 +455,20 @@ class Search:
 
     def _look(self, take: Callable[[], bool]) -> None:
         """Look for lines, and take tasks from them; if these are too few, clear stale tasks and try again."""
-        request = self._request
+        request = self.request
         for _ in range(MAX_LOOKS):
+            request.search_incomplete = False
             is_short = take() and self._missing > 0
-            cleared = self._store.clear_stale(request.queue, request.clock()) if is_short else 0
-            request.search_incomplete = cleared > 0
-            if not cleared:
+            if not is_short or not self._store.clear_stale(request.queue, request.clock()):
                 break
+            request.search_incomplete = True
         if not request.groups.has_limits:  # a claim within limits searches every line
             request.search_incomplete |= self._book.left_out
         request.search_incomplete &= self._missing > 0
 
     def _take_found(self) -> bool:
         """Look for lines and ask them, the highest level first; return whether there are lines."""
-        for level in self._book.look(self._store.line_reader(self._request.queue)):
+        for level in self._book.look(self._store.line_reader(self.request.queue)):
             self._take_from(level)
             if not self._missing:
                 break
@@ -467,12 +485,12 @@ class Search:
 
     def _take(self, level: Level, asked: Mapping[Group, int]) -> list[Task]:
         """Take tasks of lines; return them in turn, without those that it had taken before."""
-        constant, start = self._request.orders.constant, len(self._taken)
+        constant, start = self.request.orders.constant, len(self._taken)
         by_order = self._by_order(level, asked) if constant is None else [(constant, asked)]
         for newest_first, of_order in by_order:
             lines = {level.keys[group]: wanted for group, wanted in of_order.items()}
             choice = Choice(lines, newest_first, self._missing, level.unless)
-            tasks = self._store.take(self._request, choice)
+            tasks = self._store.take(self.request, choice)
             if self._taken:
                 tasks = self._new(tasks)
             if len(tasks) > 1:
@@ -492,11 +510,11 @@ class Search:
         The lines that have turns come first; more only if these had too few tasks, because each check of a
         line reads its oldest task, and may switch its order.
         """
-        reader = self._store.line_reader(self._request.queue)
+        reader = self._store.line_reader(self.request.queue)
         by_order: dict[bool, dict[Group, int]] = {}
         expected = 0
         for group, wanted in asked.items():
-            newest_first = _newest_first(reader, self._request, (level.number, group))
+            newest_first = _newest_first(reader, self.request, (level.number, group))
             by_order.setdefault(newest_first, {})[group] = wanted
             expected += wanted
             if expected >= self._missing:
@@ -506,7 +524,7 @@ class Search:
 
     def _take_locked(self) -> bool:
         """Take the best tasks of all lines under locks; return whether there may be lines."""
-        request, ids = self._request, list[str]()
+        request, ids = self.request, list[str]()
 
         def choose(reader: LimitedLines) -> list[Stored]:
             claim = LimitedClaim(reader, request, request.clock()) if request.groups.has_limits else None
@@ -527,6 +545,14 @@ class Search:
         self._taken += sorted(self._new(tasks), key=lambda task: rank.get(task.task_id, len(rank)))
         self._missing = request.limit - len(self._taken)
         return request.groups.has_limits or bool(ids) or self._book.has_lines
+
+    def _take_each(self) -> bool:
+        """Take the best tasks of all lines, one after the other; return True, as there may be more."""
+        request = self.request
+        find = partial(best_first, self._book, self._open_lines, request)
+        self._taken = self._store.take_each(request, find)
+        self._missing = request.limit - len(self._taken)
+        return True
 
     def _new(self, tasks: list[Task]) -> list[Task]:
         """Return the tasks that were not taken before; put the others in place of their older versions.
@@ -552,11 +578,10 @@ def preview(book: LineBook, store: Lines, request: ClaimRequest) -> list[Task]:
     """
     book = book.copy(request.schedulers)  # it starts where the next claim of this process will
 
-    def look(reader: LineReader) -> list[Task]:
-        found = candidates(reader, request, book.look(reader))
-        return [each.task for each in islice((each for each in found if not each.problem), request.limit)]
+    def look(reader: LineReader[Any]) -> list[Task]:
+        return reader.tasks(best_first(book, OpenLines(book), request, reader), request.limit)
 
-    return store.look(request.queue, look)
+    return store.look(request, look)
 
 
 class HeldSearch:
@@ -610,8 +635,6 @@ def claim_request(
         max_age_seconds=rules.stale_after_seconds,
         reserve_seconds=rules.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
         retention_seconds=config.retention_seconds,
-        search=partial(Search, core.book, core.open_lines),
-        preview=partial(preview, core.book),
         longest_wait_seconds=longest_wait_seconds,
     )
 
@@ -632,7 +655,7 @@ def has_claimable(core: Core) -> bool:
     request.schedulers = core.schedulers.copy()
     if core.running is not None and request.groups.has_limits:
         request.room = core.running.room(request.groups, core.now())
-    return bool(core.store.peek(request)) or request.search_incomplete
+    return bool(preview(core.book, core.store, request)) or request.search_incomplete
 
 
 def checked_claim(core: Core, limit: int, lease_seconds: float | None) -> float:
@@ -750,7 +773,7 @@ class Claiming(Verbs):
         store, config = self._core.store, self._core.rules.config
         request = claim_request(self._core, limit, config.lease_seconds)
         request.schedulers = self._core.schedulers.copy()
-        tasks = store.peek(request)
+        tasks = preview(self._core.book, store, request)
         delayed = store.delayed(self.name, limit - len(tasks)) if len(tasks) < limit else []
         return waiting(tasks, delayed, self._core.time_order, paused=store.paused(self.name))
 
@@ -823,7 +846,7 @@ class Claiming(Verbs):
         running = core.running if request.groups.has_limits else None
         if running is not None:
             request.room = running.room(request.groups, core.now())
-        tasks = core.store.claim(request)
+        tasks = core.store.claim(Search(core.book, core.open_lines, request))
         core.schedulers.claimed(tasks)
         if request.reserve_seconds:
             self._note_skipped(request, short=len(tasks) < limit)

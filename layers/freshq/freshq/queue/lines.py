@@ -7,10 +7,13 @@ levels from high to low, and within a level the groups in turn.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from math import inf
-from typing import TYPE_CHECKING, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
 
 from freshq.model.forks import new_lock
 from freshq.policy.groups import GroupRoom, StartLog
@@ -42,11 +45,13 @@ class Level:
         number: The priority level.
         keys: The keys of the lines by group, ascending.
         unless: Ranges of keys in which no better line may be; empty if the lines were just read.
+        is_whole: Whether these are all lines of the level.
     """
 
     number: int
     keys: Mapping[Group, str]
     unless: tuple[Range, ...] = ()
+    is_whole: bool = field(default=True, compare=False)
 
 
 def gaps(level: int, keys: Sequence[str]) -> tuple[Range, ...]:
@@ -131,21 +136,20 @@ class LineBook:
             return level, dict.fromkeys(level.keys, count)
         return level, self.ask(level, [*level.keys], count)
 
-    def look(self, reader: LineReader) -> Iterator[Level]:
+    def look(self, reader: LineReader[Any]) -> Iterator[Level]:
         """Yield the lines of each level, the highest level first: all lines if they fit a window."""
         with self._lock:
             earlier, self._known = self._known, None
         is_first = True
-        for number, keys, is_whole in self._levels(reader):
-            level = Level(number, by_group(keys))
+        for level in self.levels(reader):
             if is_first:
-                self._note(level, earlier, is_whole=is_whole)
+                self._note(level, earlier)
             is_first = False
             yield level
 
-    def _note(self, level: Level, earlier: Level | None, *, is_whole: bool) -> None:
-        """Remember the lines of the highest level, all of them if `is_whole`."""
-        keys = level.keys.values()
+    def _note(self, level: Level, earlier: Level | None) -> None:
+        """Remember the lines of the highest level."""
+        keys, is_whole = level.keys.values(), level.is_whole
         above = chr(ord("0") + level.number + 1)
         unless = gaps(level.number, sorted(keys)) if is_whole else ((above, END),)
         is_same = earlier is None or {*keys} <= {*earlier.keys.values()}
@@ -154,14 +158,16 @@ class LineBook:
             self._turns_left = inf if is_whole else len(keys)
             self._is_steady = is_same or not is_whole
 
-    def _levels(self, reader: LineReader) -> Iterator[tuple[int, list[str], bool]]:
-        """Yield the keys of the lines of each level, the highest level first, and whether these are all."""
+    def levels(self, reader: LineReader[Any]) -> Iterator[Level]:
+        """Yield lines as `look` does, for a claim that looks for lines anyway."""
+        size = WINDOW_LINES + reader.more_lines
         if not self._is_partial:
-            keys = reader.lines("", END, WINDOW_LINES + 1)
-            if len(keys) <= WINDOW_LINES:
+            keys = reader.lines("", END, size + 1)
+            if len(keys) <= size:
                 self.left_out = False
-                levels = [(digit, [*level]) for digit, level in groupby(keys, key=lambda key: key[0])]
-                yield from ((int(digit), level, True) for digit, level in reversed(levels))
+                levels = [(digit, [*level]) for digit, level in groupby(keys, key=itemgetter(0))]
+                for digit, level in reversed(levels):
+                    yield Level(int(digit), by_group(level))
                 return
             self._is_partial = True
         self.left_out = False
@@ -169,22 +175,23 @@ class LineBook:
         while last is not None:
             number = int(last[0])
             below = reader.last_line(str(number))
-            keys = self._window(reader, number, below or "", until)
+            keys = self._window(reader, number, below or "", until, size)
             seen += len(keys)
-            is_whole = len(keys) < WINDOW_LINES
+            is_whole = len(keys) < size
             self.left_out |= not is_whole
             if keys:
-                yield number, keys, is_whole
+                yield Level(number, by_group(keys), is_whole=is_whole)
             until, last = str(number), below
-        if seen < WINDOW_LINES:
+        if seen < size:
             self._is_partial = False
 
-    def _window(self, reader: LineReader, number: int, start: str, until: str) -> list[str]:
+    def _window(self, reader: LineReader[Any], number: int, start: str, until: str, size: int) -> list[str]:
         """Return the lines of a level that follow its last window, wrapping around."""
-        after = max(start, self._cursors.get(number, start))
-        keys = reader.lines(after, until, WINDOW_LINES)
-        if len(keys) < WINDOW_LINES and after != start:
-            wrapped = reader.lines(start, until, WINDOW_LINES - len(keys))
+        after = self._cursors.get(number) or reader.begin(start, until)
+        after = max(start, after)
+        keys = reader.lines(after, until, size)
+        if len(keys) < size and after != start:
+            wrapped = reader.lines(start, until, size - len(keys))
             keys = [*keys, *(key for key in wrapped if key <= after)]
         if keys:
             self._cursors[number] = keys[-1]
@@ -245,7 +252,7 @@ class OpenLines:
         # When to list the lines again, the rules, and the keys of the lines of groups that had room.
         self._open: tuple[float, GroupRules | None, list[str]] = (0.0, None, [])
 
-    def levels(self, claim: LimitedClaim, now: float) -> Iterator[Level]:
+    def levels(self, claim: CountedClaim, now: float) -> Iterator[Level]:
         """Yield lines of each level, the highest level first, of groups that may have room.
 
         Args:
@@ -268,15 +275,15 @@ class OpenLines:
             renew = True
 
     @staticmethod
-    def _counted(claim: LimitedClaim, keys: Sequence[str]) -> Iterator[Level]:
-        for digit, of_level in groupby(keys, key=lambda key: key[0]):
+    def _counted(claim: CountedClaim, keys: Sequence[str]) -> Iterator[Level]:
+        for digit, of_level in groupby(keys, key=itemgetter(0)):
             remaining = list(of_level)
             for start in range(0, len(remaining), WINDOW_LINES):
                 level = Level(int(digit), by_group(remaining[start : start + WINDOW_LINES]))
                 claim.count([*level.keys])
                 yield level
 
-    def _keys(self, claim: LimitedClaim, now: float, *, renew: bool) -> tuple[list[str], bool]:
+    def _keys(self, claim: CountedClaim, now: float, *, renew: bool) -> tuple[list[str], bool]:
         """Return the keys of lines of groups with room, rotated; and whether they were listed just now."""
         rules = claim.request.groups
         with self._lock:
@@ -284,7 +291,7 @@ class OpenLines:
             if not renew and now < until and known_for == rules:
                 limit = claim.request.limit
                 self._open = (until, rules, keys[limit:] + keys[:limit])
-                return sorted(keys, key=lambda key: key[0], reverse=True), False
+                return sorted(keys, key=itemgetter(0), reverse=True), False
         found: list[str] = []
         while len(page := claim.reader.lines(found[-1] if found else "", END, PAGE_LINES)) == PAGE_LINES:
             found += page
@@ -295,36 +302,53 @@ class OpenLines:
         keys = [key for key in found if room.allows(parse_line(key)[1])]
         with self._lock:
             self._open = (now + OPEN_SECONDS, rules, keys)
-        return sorted(keys, key=lambda key: key[0], reverse=True), True
+        return sorted(keys, key=itemgetter(0), reverse=True), True
 
 
-class LimitedClaim:
-    """One claim under the lock that counts what runs.
+class CountedClaim:
+    """One claim within limits, for which the running tasks were counted.
 
     Attributes:
-        reader: Reads the lines, and the running tasks.
+        reader: Reads the lines.
         request: The claim.
         room: The room that the limits leave.
     """
 
-    def __init__(self, reader: LimitedLines, request: ClaimRequest, now: float) -> None:
+    def __init__(self, reader: LineReader[Any], request: ClaimRequest, room: GroupRoom) -> None:
         self.reader = reader
         self.request = request
+        self.room = room
+
+    def count(self, groups: Sequence[Group]) -> None:
+        """Count the running tasks of the given groups, if they are not counted yet."""
+
+    def counted(self) -> GroupRoom:
+        """Return the room of all groups."""
+        return self.room
+
+
+class LimitedClaim(CountedClaim):
+    """One claim under the lock that counts what runs."""
+
+    def __init__(self, reader: LimitedLines, request: ClaimRequest, now: float) -> None:
+        self._running_tasks = reader
         self._log = StartLog(reader.starts() if request.groups.has_rates else None)
         self._now = now
         self._counts: dict[str, int] = {}
-        self.room = GroupRoom(request.groups, self._running, self._log, now)
+        super().__init__(reader, request, GroupRoom(request.groups, self._running, self._log, now))
 
+    @override
     def count(self, groups: Sequence[Group]) -> None:
         """Count the running tasks of the given groups in one call, if no group has groups below it."""
         names = [group for group in groups if group is not None and group not in self._counts]
         if self.request.groups.separator is None and names:
-            self._counts |= {**dict.fromkeys(names, 0), **self.reader.running(names)}
+            self._counts |= {**dict.fromkeys(names, 0), **self._running_tasks.running(names)}
 
+    @override
     def counted(self) -> GroupRoom:
         """Return the room of all groups, by one call that counts every running task."""
         rules, counts = self.request.groups, Counter[str]()
-        for group, number in self.reader.running_by_group().items():
+        for group, number in self._running_tasks.running_by_group().items():
             for name in rules.lineage(group):
                 counts[str(name)] += number
         return GroupRoom(rules, counts.__getitem__, self._log, self._now)
@@ -335,7 +359,7 @@ class LimitedClaim:
             if separator is None:
                 self.count([name])
             else:
-                self._counts[name] = self.reader.running_below(name, separator)
+                self._counts[name] = self._running_tasks.running_below(name, separator)
         return self._counts[name]
 
     def end(self, now: float) -> None:
@@ -343,4 +367,4 @@ class LimitedClaim:
         rules = self.request.groups
         if rules.has_rates and self.room.started:
             self._log.delay(self.room.rated, now)
-            self.reader.keep_starts(self._log.values(rules, now))
+            self._running_tasks.keep_starts(self._log.values(rules, now))

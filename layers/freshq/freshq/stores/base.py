@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
     from freshq.policy.reserve import ReserveSpans
-    from freshq.stores.lines import Choice, ClaimRequest, LimitedLines, LineReader, OldestRequest, Stored
+    from freshq.stores.lines import (
+        Choice,
+        ClaimRequest,
+        LimitedLines,
+        LineReader,
+        OldestRequest,
+        Search,
+        Stored,
+    )
 
     Connection: TypeAlias = sa.Connection
 
@@ -576,28 +584,27 @@ class Tasks(Protocol):
 
 
 def _missing(store: object) -> NotImplementedError:
-    return NotImplementedError(f"{type(store).__name__} chooses in another way, see its `claim`")
+    return NotImplementedError(f"{type(store).__name__} takes tasks in another way")
 
 
 class Lines(Protocol):
     """The claimable tasks of a queue, by priority level and group.
 
-    A claim asks lines for tasks: by `take`, or by `take_locked` if the store must lock them first, or the
-    claim counts what runs. Which lines, and in what order, `freshq.queue.claim.Search` decides.
+    A claim asks lines for tasks: by `take`, by `take_locked` if the store must lock them first, or the claim
+    counts what runs, or by `take_each` if no write takes tasks by their line. Which lines, and in what order,
+    `freshq.queue.claim.Search` decides.
 
     Attributes:
         locks_to_take: Whether every claim must take under locks.
+        takes_each: Whether every claim takes one task after the other.
     """
 
     locks_to_take: bool = False
+    takes_each: bool = False
 
-    def claim(self, request: ClaimRequest) -> list[Task]:
-        """Take up to `request.limit` claimable tasks, best first, each by one conditional write."""
-        return request.search(self, request).run()
-
-    def peek(self, request: ClaimRequest) -> list[Task]:
-        """Return the tasks that a claim would take now, best first, and take none."""
-        return request.preview(self, request)
+    def claim(self, search: Search) -> list[Task]:
+        """Have the search of a claim take up to `limit` tasks; return them, best first."""
+        return search.run(self)
 
     def line_reader(self, queue: str) -> LineReader:
         """Return the reader of a queue's lines for claims."""
@@ -617,7 +624,13 @@ class Lines(Protocol):
         """
         raise _missing(self)
 
-    def look(self, queue: str, work: Callable[[LineReader], T]) -> T:
+    def take_each(
+        self, request: ClaimRequest, work: Callable[[LineReader[Any]], Iterator[Any]]
+    ) -> list[Task]:
+        """Take the best of the tasks that a function finds, each by one conditional write; return them."""
+        raise _missing(self)
+
+    def look(self, request: ClaimRequest, work: Callable[[LineReader[Any]], T]) -> T:
         """Have a function look at the lines without a lock; return its answer."""
         raise _missing(self)
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass
+from itertools import islice
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+
+from typing_extensions import TypeVar, override
 
 from freshq.model.forks import new_lock
 from freshq.model.lifecycle import TOKEN_CHARS, ClaimMoment, new_token
@@ -66,10 +69,16 @@ class Choice(NamedTuple):
 
 
 class Search(Protocol):
-    """Searches the lines of a store."""
+    """Searches the lines of a store for the tasks of a claim.
 
-    def run(self) -> list[Task]:
-        """Take tasks; return them, best first."""
+    Attributes:
+        request: The claim.
+    """
+
+    request: ClaimRequest
+
+    def run(self, store: Any) -> list[Task]:
+        """Take tasks from the lines of a store; return them, best first."""
 
 
 class LineOrders:
@@ -281,8 +290,6 @@ class ClaimRequest:
         reserve_seconds: Time that a task must have left before its deadline.
         retention_seconds: How long the store keeps an ended task.
         longest_wait_seconds: Tasks that waited longer are passed over, stale or not; infinite: none.
-        search: Returns the search of a store for the tasks of the claim, which takes them.
-        preview: Returns the tasks that `search` would take.
         room: The room that the limits of groups leave, for stores that do not count by group.
         search_incomplete: Whether the last search reached a bound of its work before it had searched every
             line; the search sets it.
@@ -299,8 +306,6 @@ class ClaimRequest:
     max_age_seconds: float
     reserve_seconds: float
     retention_seconds: float
-    search: Callable[[Any, ClaimRequest], Search]
-    preview: Callable[[Any, ClaimRequest], list[Task]]
     longest_wait_seconds: float = inf
     room: GroupRoom | None = None
     search_incomplete: bool = False
@@ -351,9 +356,31 @@ class Stored(NamedTuple):
     task: Task
     problem: str | None
 
+    @property
+    def task_id(self) -> str:
+        """The id of the task."""
+        return self.task.task_id
 
-class LineReader(Protocol):
-    """Reads the lines of a queue, each named by its key."""
+
+class Candidate(Protocol):
+    """A task that a claim may take, as a store's lines show it."""
+
+    @property
+    def task_id(self) -> str:
+        """Its id."""
+
+
+Found = TypeVar("Found", bound=Candidate, default=Stored)
+
+
+class LineReader(Protocol[Found]):
+    """Reads the lines of a queue, each named by its key.
+
+    Attributes:
+        more_lines: How many lines a claim sees beyond a window, because finding lines costs nothing.
+    """
+
+    more_lines: int = 0
 
     def lines(self, after: str, until: str, count: int) -> list[str]:
         """Return the keys of the first `count` lines with tasks that follow a key and precede another."""
@@ -361,18 +388,31 @@ class LineReader(Protocol):
     def last_line(self, until: str) -> str | None:
         """Return the key of the last line with tasks that precedes a key; None if there is none."""
 
+    def begin(self, after: str, until: str) -> str:
+        """Return the key after which a process first looks for lines between two keys, if they are many."""
+        return after
+
+    def searches(self, key: str) -> bool:
+        """Return whether to look into a line; a store that bills each look bounds those in vain."""
+        return True
+
     def page(
         self, key: str, moment: ClaimMoment, count: int, looked: int, *, newest_first: bool
-    ) -> Sequence[Stored]:
+    ) -> Iterable[Found]:
         """Return the first `count` live tasks of a line, best first, among those that it finds first.
+
+        A store whose reads have a size of their own may return more, and leave out what it returned before.
 
         Args:
             key: The line.
             moment: Says which tasks are live.
-            count: Maximum number of tasks.
+            count: Number of tasks.
             looked: How many tasks of the line to look at, if looking at stale ones costs something.
             newest_first: The order.
         """
+
+    def tasks(self, found: Iterable[Found], count: int) -> list[Task]:
+        """Return the tasks of the first `count` candidates that are claimable."""
 
     def oldest_created(self, key: str, moment: ClaimMoment) -> float | None:
         """Return when the oldest live task of a line was created; None if it is empty."""
@@ -381,11 +421,15 @@ class LineReader(Protocol):
         """Return when tasks of a line were created, and their deadlines: of the queue's nearest ones."""
 
 
-class LimitedLines(LineReader, Protocol):
+class LimitedLines(LineReader[Stored], Protocol):
     """Reads lines, takes their tasks, and counts what runs, while no other claim takes the same tasks.
 
     In a claim within limits, no other claim of the queue counts or takes.
     """
+
+    @override
+    def tasks(self, found: Iterable[Stored], count: int) -> list[Task]:
+        return [each.task for each in islice((each for each in found if not each.problem), count)]
 
     def take(self, found: Sequence[Stored], moment: ClaimMoment) -> list[Stored]:
         """Take those of the tasks on the pages that are still live; return them as claimed."""

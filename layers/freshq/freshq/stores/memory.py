@@ -678,9 +678,9 @@ class MemoryLines(MemoryPart):
             ]
 
     @override
-    def look(self, queue: str, work: Callable[[LineReader], T]) -> T:
+    def look(self, request: ClaimRequest, work: Callable[[LineReader[Any]], T]) -> T:
         with self._lock:
-            return work(MemoryReader(self, self._queues[queue]))
+            return work(MemoryReader(self, self._queues[request.queue]))
 
     @override
     def count_waiting(

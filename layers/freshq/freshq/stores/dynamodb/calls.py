@@ -267,8 +267,10 @@ class TableCalls:
 
     def query(self, arguments: Item) -> Item:
         """Return one page of a Query."""
-        with translated(self.table):
+        try:
             page: Item = dict(self.client.query(**self._arguments(arguments)))
+        except SDK_ERRORS as error:
+            raise freshq_error(error, self.table) from error
         if self._differ:
             page["Items"] = list(map(self.names.from_table, page.get("Items", [])))
             if "LastEvaluatedKey" in page:

@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from sortedcontainers import SortedSet
+from typing_extensions import override
 
 from freshq.errors import StoreError
 from freshq.model.fields import RESERVED_ID_PREFIX
@@ -23,19 +26,18 @@ from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import InvalidUpdate
 from freshq.stores.dynamodb.items import CONTROL_PREFIX, milliseconds
 from freshq.stores.dynamodb.queries import earliest_due, may_have_live, newest_due
+from freshq.stores.lines import Found, LineReader, line_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from freshq.model.task import Task
-    from freshq.policy.groups import Group
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.queries import StatusIndex
     from freshq.stores.dynamodb.schema import Item
     from freshq.stores.lines import Line
-
-    HasRoom: TypeAlias = Callable[[Group], bool] | None
 
 logger = logging.getLogger(__name__)
 # Another process's change is noticed within this time, so that not every claim reads the record.
@@ -64,10 +66,9 @@ MAX_CLOCK_SKEW_SECONDS: Final = 60.0
 # The deadline of a line record that upkeep writes: it does not know the deadlines of the tasks.
 LONGEST_DEADLINE_SECONDS: Final = 366 * 86_400.0
 MIN_LINES_FOR_THREADS: Final = 4
-# Groups of a level among which a claim of one task chooses; a larger claim has as many more as it wants.
-WINDOW: Final = 64
-# Number of lines found empty that a claim checks again, and how often each.
-EMPTY_IN_WINDOW: Final = 2
+# Number of lines found empty that a claim checks again; after `reread`; and how often each.
+EMPTY_CHECKS: Final = 2
+MOST_CHECKS: Final = 64
 EMPTY_CHECK_SECONDS: Final = 0.5
 # After this time a line is checked once more before its record is deleted.
 OUTDATED_SECONDS: Final = 1.0
@@ -445,52 +446,6 @@ class LineClosings:
 
 
 @dataclass(slots=True)
-class _OpenGroups:
-    """The groups of a level that may have work.
-
-    Attributes:
-        new: Groups not served since they were announced, in this order.
-        served: The other groups, least recently served first.
-    """
-
-    new: OrderedDict[str | None, None] = field(default_factory=OrderedDict)
-    served: OrderedDict[str | None, None] = field(default_factory=OrderedDict)
-
-    def add(self, group: str | None) -> None:
-        if group not in self.served:
-            self.new[group] = None
-
-    def serve(self, group: str | None) -> None:
-        self.discard(group)
-        self.served[group] = None
-
-    def discard(self, group: str | None) -> None:
-        self.new.pop(group, None)
-        self.served.pop(group, None)
-
-    def first(self, count: int, has_room: HasRoom) -> list[Group]:
-        """Return up to `count` groups that have room, half of each kind if there are enough."""
-        new_count = max(count // 2, count - len(self.served))
-        chosen: list[Group] = []
-        self._add(chosen, self.new, new_count, has_room)
-        self._add(chosen, self.served, count, has_room)
-        return chosen
-
-    def _add(self, chosen: list[Group], groups: Iterable[Group], count: int, has_room: HasRoom) -> None:
-        """Add groups that have room until there are `count`; ask about all only while none has any."""
-        if has_room is None:
-            chosen += islice(groups, count - len(chosen))
-            return
-        full: list[Group] = []
-        for group in groups:
-            if len(chosen) >= count or (chosen and len(full) >= count):
-                break
-            (chosen if has_room(group) else full).append(group)
-        for group in full:  # the next claim asks about others first
-            self.serve(group)
-
-
-@dataclass(slots=True)
 class _EmptyLine:
     """A line that was found empty, by monotonic times in seconds.
 
@@ -506,21 +461,18 @@ class _EmptyLine:
 
 
 class KnownLines:
-    """The lines of one queue that one process knows. Not thread-safe.
-
-    Up to `WINDOW` groups of a level are all in the window of a claim. If there are more, groups enter it in
-    turn.
-    """
+    """The lines of one queue that one process knows. Not thread-safe."""
 
     def __init__(self) -> None:
         # Each known line is in exactly one of the three states below; here by when it was announced.
         self._announced_at: dict[Line, float] = {}
-        self._open: defaultdict[int, _OpenGroups] = defaultdict(_OpenGroups)
+        # By key.
+        self._open = SortedSet()
         self._empty: OrderedDict[Line, _EmptyLine] = OrderedDict()
         self._closing: dict[Line, _EmptyLine] = {}
         # Number of lines found empty that the next claim may check.
-        self._checks = EMPTY_IN_WINDOW
-        # Processes that learn of many lines in one listing start with different lines.
+        self._checks = EMPTY_CHECKS
+        # Processes that know the same lines begin at different ones.
         self._salt = uuid.uuid4().int
 
     def lines(self) -> list[Line]:
@@ -529,37 +481,37 @@ class KnownLines:
 
     def announced(self, lines: Sequence[tuple[Line, float]]) -> None:
         """Note line records and when each was written; known records change nothing."""
-        news = [(line, at) for line, at in lines if self._announced_at.get(line) != at]
-        start = self._salt % len(news) if len(news) > WINDOW else 0
-        for line, at in [*news[start:], *news[:start]]:
-            self.may_have_work(line)
-            self._announced_at[line] = at
+        for line, at in lines:
+            if self._announced_at.get(line) != at:
+                self.may_have_work(line)
+                self._announced_at[line] = at
 
     def may_have_work(self, line: Line) -> None:
         """Note that a line may have tasks."""
         self._announced_at.setdefault(line, 0.0)
         self._empty.pop(line, None)
         self._closing.pop(line, None)
-        self._open[line[0]].add(line[1])
+        self._open.add(line_key(*line))
 
-    def window(self, count: int, now: float, has_room: HasRoom = None) -> list[Line]:
-        """Return the lines that a claim looks into.
+    def between(self, after: str, until: str, *, reverse: bool = False) -> Iterator[str]:
+        """Yield the keys of open lines that follow a key and precede another; from the last if `reverse`."""
+        return cast("Iterator[str]", self._open.irange(after, until, (False, False), reverse))
 
-        Args:
-            count: How many tasks it wants.
-            now: Monotonic time in seconds.
-            has_room: Returns whether a task of a group may start now; None if every group's may.
-        """
-        first = {level: groups.first(WINDOW + count, has_room) for level, groups in self._open.items()}
-        lines = [(level, group) for level, groups in first.items() for group in groups]
-        checks, self._checks = self._checks, EMPTY_IN_WINDOW
-        return lines + self.due_checks(checks, now)
+    def begin(self, after: str, until: str) -> str:
+        """Return an open line between two keys, another one for each process; `after` if there is none."""
+        first, end = self._open.bisect_right(after), self._open.bisect_left(until)
+        return cast("str", self._open[first + self._salt % (end - first)]) if first < end else after
+
+    def checks(self, now: float) -> list[Line]:
+        """Return the lines found empty that this claim checks again, at a monotonic time in seconds."""
+        count, self._checks = self._checks, EMPTY_CHECKS
+        return self.due_checks(count, now)
 
     def look_again(self) -> None:
-        """Have the next window contain lines found empty, up to `WINDOW`, however recently it was."""
+        """Have the next claim check lines found empty, up to `MOST_CHECKS`, however recently it was."""
         for empty in self._empty.values():
             empty.seen = NEVER
-        self._checks = WINDOW
+        self._checks = MOST_CHECKS
 
     def due_checks(self, count: int, now: float) -> list[Line]:
         """Return up to `count` lines found empty that are due for another check."""
@@ -568,11 +520,6 @@ class KnownLines:
             for line, empty in islice(self._empty.items(), count)
             if now - empty.seen >= EMPTY_CHECK_SECONDS
         ]
-
-    def served(self, line: Line) -> None:
-        """Note that tasks of a line were claimed, and more may wait."""
-        self.may_have_work(line)
-        self._open[line[0]].serve(line[1])
 
     def drained(self, line: Line, now: float, *, quiet: bool) -> None:
         """Note that this process took the last task of a line at a monotonic time; `quiet`: no recent put."""
@@ -587,7 +534,7 @@ class KnownLines:
             self._note_empty(line, now, drained_here=False, close=close)
 
     def _note_empty(self, line: Line, now: float, *, drained_here: bool, close: bool) -> None:
-        self._open[line[0]].discard(line[1])
+        self._open.discard(line_key(*line))
         empty = (
             self._empty.pop(line, None) or self._closing.pop(line, None) or _EmptyLine(now, now, drained_here)
         )
@@ -626,6 +573,46 @@ class _Check(NamedTuple):
 
     since: ElapsedTime
     deadline: float
+
+
+class LineView(LineReader[Found]):
+    """Finds lines that may have tasks, for one claim, among those that the process knows."""
+
+    def __init__(self, more: list[str], lock: AbstractContextManager[Any], known: KnownLines | None) -> None:
+        """Find lines.
+
+        Args:
+            more: Keys of tasks without a group, and of lines found empty that are due for a check; ascending.
+            lock: The lock of `known`.
+            known: The lines of groups, if there are any.
+        """
+        self._more = more
+        self._lock = lock
+        self._known = known
+
+    @override
+    def lines(self, after: str, until: str, count: int) -> list[str]:
+        keys = [key for key in self._more if after < key < until]
+        if self._known is not None:
+            with self._lock:
+                keys += islice(self._known.between(after, until), count)
+            keys.sort()
+        return keys[:count]
+
+    @override
+    def last_line(self, until: str) -> str | None:
+        keys = [key for key in self._more if key < until]
+        if self._known is not None:
+            with self._lock:
+                keys += islice(self._known.between("", until, reverse=True), 1)
+        return max(keys, default=None)
+
+    @override
+    def begin(self, after: str, until: str) -> str:
+        if self._known is None:
+            return after
+        with self._lock:
+            return self._known.begin(after, until)
 
 
 @dataclass
@@ -735,22 +722,24 @@ class LineRecords:
             while len(of.checks) > MAX_CHECKS:
                 of.checks.popitem(last=False)
 
-    def window(self, queue: str, now: float, count: int, has_room: HasRoom = None) -> list[Line]:
-        """Return the lines that a claim of `count` tasks looks into.
+    def view(
+        self, queue: str, clock: Callable[[], float]
+    ) -> tuple[list[str], AbstractContextManager[Any], KnownLines | None]:
+        """Return the arguments of a `LineView` of the lines that may have claimable tasks now.
 
         Args:
             queue: Name of the queue.
-            now: Current time of the queue's clock, in seconds.
-            count: How many tasks are wanted.
-            has_room: As for `KnownLines.window`.
+            clock: Returns the time in seconds since the epoch.
         """
         control = self._control.read(queue)
-        lines: list[Line] = [(level, None) for level in control.levels]
+        keys = [str(level) for level in control.levels]
+        known = None
         if control.grouped:
-            self._list(queue, now)
+            self._list(queue, clock)
             with self._lock:
-                lines += self._of(queue).known.window(count, time.monotonic(), has_room)
-        return lines
+                known = self._of(queue).known
+                keys += [line_key(*line) for line in known.checks(time.monotonic())]
+        return sorted(keys), self._lock, known
 
     def reread(self, queue: str) -> None:
         """Read the levels of a queue; have the next calls read the announced lines, and check empty ones."""
@@ -765,12 +754,12 @@ class LineRecords:
         control = self._control.read(queue)
         lines: list[Line] = [(level, None) for level in control.levels]
         if control.grouped:
-            self._list(queue, now)
+            self._list(queue, lambda: now)
             with self._lock:
                 lines += self._of(queue).known.lines()
         return lines
 
-    def _list(self, queue: str, now: float) -> None:
+    def _list(self, queue: str, clock: Callable[[], float]) -> None:
         """Refresh the list of announced lines, at most once a second."""
         moment = time.monotonic()
         with self._lock:
@@ -779,17 +768,17 @@ class LineRecords:
             if not of.listing.is_due(moment):
                 return
         try:
-            listed = of.listing.read(now, moment)
+            listed = of.listing.read(clock(), moment)
         except StoreError:
             of.listing.try_again()
             raise
         with self._lock:
             of.known.announced(listed)
 
-    def served(self, queue: str, line: Line) -> None:
-        """Note that tasks of a line were claimed, or may be, and more may wait."""
+    def may_have_work(self, queue: str, line: Line) -> None:
+        """Note that a line may have more tasks."""
         with self._lock:
-            self._of(queue).known.served(line)
+            self._of(queue).known.may_have_work(line)
 
     def drained(self, queue: str, line: Line, *, quiet: bool) -> None:
         """Note that this process took the last task of a line; `quiet` if no task was put recently."""

@@ -7,11 +7,10 @@ import logging
 import zlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from functools import cache, partial
 from itertools import chain, islice, zip_longest
 from math import ceil
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from typing_extensions import override
 
@@ -29,20 +28,22 @@ from freshq.stores.dynamodb.calls import (
 )
 from freshq.stores.dynamodb.items import LEASE_PREFIX, claim_arguments, decode_if_task
 from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES, ahead_ids, is_lease_record, task_ids_of
-from freshq.stores.dynamodb.line_records import QUIET_SECONDS
+from freshq.stores.dynamodb.line_records import QUIET_SECONDS, LineView
 from freshq.stores.dynamodb.part import DynamoPart
 from freshq.stores.dynamodb.queries import LOOKAHEAD_KEYS
 from freshq.stores.dynamodb.schema import described_table
+from freshq.stores.lines import parse_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.dynamodb.leases import Holding
     from freshq.stores.dynamodb.queries import LiveTasks, StatusIndex
     from freshq.stores.dynamodb.schema import IndexEntry, Item
-    from freshq.stores.lines import ClaimRequest, Line, OldestRequest
+    from freshq.stores.lines import ClaimRequest, Line, LineReader, OldestRequest
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 # Empty lines of groups that a claim may meet before it gives up, plus more for each task that it finds.
 MAX_EMPTY_LINES: Final = 3
@@ -192,26 +193,21 @@ class DynamoCounts(DynamoPart):
 class DynamoLines(DynamoCounts):
     """The claimable tasks of a queue, by priority level and group."""
 
+    takes_each = True
+
     @override
-    def claim(self, request: ClaimRequest) -> list[Task]:
-        candidates = Candidates(self, request, request.moment())
-        tasks = Taking(self, candidates).take()
-        request.search_incomplete &= len(tasks) < request.limit
+    def take_each(
+        self, request: ClaimRequest, work: Callable[[LineReader[Any]], Iterator[Any]]
+    ) -> list[Task]:
+        reader = DynamoReader(self, request)
+        tasks = Taking(self, request, reader).take(work(reader))
         least = MIN_CLOSING_LINES if len(tasks) == request.limit else 1
         self.line_records.close_empty(request.queue, request.clock, least)
         return tasks
 
     @override
-    def peek(self, request: ClaimRequest) -> list[Task]:
-        candidates = Candidates(self, request, request.moment())
-        best_first = islice(candidates.best_first(), request.limit + MAX_VAIN_READS)
-        found: list[Task] = []
-        while len(found) < request.limit and (some := list(islice(best_first, request.limit - len(found)))):
-            ids = [entry.task_id for entry in some]
-            tasks = {task.task_id: task for task in map(decode_if_task, self.calls.get_many(ids)) if task}
-            shown = [tasks[task_id] for task_id in ids if task_id in tasks]
-            found += [task for task in shown if _is_claimable(task, candidates.moment)]
-        return found
+    def look(self, request: ClaimRequest, work: Callable[[LineReader[Any]], T]) -> T:
+        return work(DynamoReader(self, request))
 
     @override
     def reread_lines(self, queue: str) -> None:
@@ -224,119 +220,77 @@ def _is_claimable(task: Task, moment: ClaimMoment) -> bool:
 
 
 @dataclass(slots=True)
-class GroupSearch:
-    """The search of a claim in the line of a group.
+class LineSearch:
+    """The search of a claim in one line.
 
     Attributes:
-        line: The line.
         shards_left: Shards that have more pages.
         task_ids: The tasks that it showed.
         newest_created: When the newest of them was created.
     """
 
-    line: Line
     shards_left: int
     task_ids: set[str] = field(default_factory=set)
     newest_created: float = 0.0
 
-    def add(self, page: queries.KeysPage) -> None:
-        """Note a page of one of the shards."""
-        self.task_ids.update([entry.task_id for entry in page.entries])
-        self.newest_created = max([self.newest_created, *[entry.created for entry in page.entries]])
-        self.shards_left -= page.is_last
 
-
-class Candidates:
-    """The candidates of one claim.
+class DynamoReader(LineView["IndexEntry"]):
+    """Reads the lines of one claim, each once, from the index.
 
     Attributes:
-        request: The claim.
-        moment: When the candidates are read.
+        moment: When it read the first page.
     """
 
-    def __init__(self, store: DynamoLines, request: ClaimRequest, moment: ClaimMoment) -> None:
-        self.request = request
-        self.moment = moment
+    moment: ClaimMoment
+
+    def __init__(self, store: DynamoLines, request: ClaimRequest) -> None:
+        super().__init__(*store.line_records.view(request.queue, request.clock))
         self._store = store
-        self._live = store.status_index.live(moment.created_after, moment.deadline_after)
+        self._request = request
+        self.more_lines = request.limit
         # The ids on each page read so far.
         self._pages: list[list[str]] = []
-        self._searches: list[GroupSearch] = []
-        self._windowed: Sequence[Line] = ()
+        self._searches: dict[str, LineSearch] = {}
+        self._first: list[IndexEntry] = []
 
-    def best_first(self) -> Iterator[IndexEntry]:
-        """Yield the candidates, reading pages as needed."""
-        request = self.request
-        has_room = None if request.room is None else request.room.allows
-        lines = self._store.line_records.window(request.queue, self.moment.now, request.limit, has_room)
-        self._windowed = lines
-        for level in sorted({level for level, _group in lines}, reverse=True):
-            groups = [group for of, group in lines if of == level]
-            yield from request.schedulers.interleave(
-                level, {group: self._line((level, group)) for group in groups}, request.room
-            )
+    @override
+    def searches(self, key: str) -> bool:
+        if len(key) > 1 and self._empty_lines_left() <= 0:
+            self._request.search_incomplete = True
+            return False
+        return key not in self._searches
 
-    def ahead_of(self, wanted: Collection[str], count: int) -> list[str]:
-        """Return the ids of up to `count` other tasks that were also read and may be claimed next."""
-        # Some may already be lost to other claimers. Naming them again is harmless.
-        by_rank = [task_id for rank in zip_longest(*self._pages) for task_id in rank if task_id is not None]
-        return [task_id for task_id in by_rank if task_id not in wanted][: max(0, count)]
-
-    def close(self, tried: set[str], taken: Sequence[Task]) -> None:
-        """Note whether the claim left tasks in the lines of groups.
-
-        Args:
-            tried: Ids of the tasks that it tried to take.
-            taken: The tasks that it took.
-        """
-        queue, lines = self.request.queue, self._store.line_records
-        full = () if self.request.room is None else self.request.room.full
-        for line in self._windowed:
-            if line[1] in full:  # so that the next claim checks others
-                lines.served(queue, line)
-        for search in self._searches:
-            if search.shards_left or search.task_ids - tried or self.request.passes_over:
-                lines.served(queue, search.line)
-            elif not search.task_ids.isdisjoint([task.task_id for task in taken]):
-                quiet = self.moment.now - search.newest_created >= QUIET_SECONDS
-                lines.drained(queue, search.line, quiet=quiet)
-            else:
-                lines.found_empty(queue, search.line)
-
-    def _line(self, line: Line) -> Iterator[IndexEntry]:
-        """Yield the tasks of a line, best first."""
-        request, store = self.request, self._store
-        partitions = store.keyspace.pending_partitions(request.queue, [line])
-        search = None
-        if line[1] is not None:
-            if self._empty_lines_left() <= 0:
-                request.search_incomplete = True
-                return
-            search = GroupSearch(line, len(partitions))
-            self._searches.append(search)
-        entries = cache(partial(store.first_entries, request.queue, self._live, [line]))
-        newest_first = request.orders.newest_first(
-            line,
-            self.moment.now,
-            lambda: min((entry.created for entry in entries()), default=None),
-            lambda: lives_of(entries()),
-        )
-        shards = [self._shard(partition, search, newest_first=newest_first) for partition in partitions]
+    @override
+    def page(
+        self, key: str, moment: ClaimMoment, count: int, looked: int, *, newest_first: bool
+    ) -> Iterator[IndexEntry]:
+        if key in self._searches:
+            return
+        self.moment = moment
+        partitions = self._store.keyspace.pending_partitions(self._request.queue, [parse_line(key)])
+        search = self._searches[key] = LineSearch(len(partitions))
+        live = self._store.status_index.live(moment.created_after, moment.deadline_after)
+        shards = [self._shard(partition, live, search, newest_first) for partition in partitions]
         yield from heapq.merge(*shards, key=attrgetter("position"), reverse=newest_first)
 
     def _empty_lines_left(self) -> int:
-        found = sum(len(search.task_ids) for search in self._searches)
-        empty = sum(not search.task_ids for search in self._searches)
+        of_groups = [search for key, search in self._searches.items() if len(key) > 1]
+        found = sum(len(search.task_ids) for search in of_groups)
+        empty = sum(not search.task_ids for search in of_groups)
         return MAX_EMPTY_LINES + MORE_EMPTY_LINES * found - empty
 
     def _shard(
-        self, partition: str, search: GroupSearch | None, *, newest_first: bool
+        self,
+        partition: str,
+        live: LiveTasks,
+        search: LineSearch,
+        newest_first: bool,  # noqa: FBT001
     ) -> Iterator[IndexEntry]:
-        request, store = self.request, self._store
+        request, store = self._request, self._store
         pages = queries.claimable_pages(
             store.calls,
             partition,
-            self._live,
+            live,
             request.limit,
             newest_first=newest_first,
             resume_at=None if request.passes_over else store.resume_at,
@@ -345,32 +299,81 @@ class Candidates:
         for page in pages:
             is_last = page.is_last
             self._pages.append([entry.task_id for entry in page.entries])
-            if search is not None:
-                search.add(page)
+            search.task_ids.update(self._pages[-1])
+            search.newest_created = max([search.newest_created, *[entry.created for entry in page.entries]])
+            search.shards_left -= is_last
             if page.passed_over:
                 store.stale_items.passed_over(request.queue, partition, request.max_age_seconds)
             yield from page.entries
         request.search_incomplete |= not is_last
 
+    @override
+    def oldest_created(self, key: str, moment: ClaimMoment) -> float | None:
+        live = self._store.status_index.live(moment.created_after, moment.deadline_after)
+        self._first = self._store.first_entries(self._request.queue, live, [parse_line(key)])
+        return min((entry.created for entry in self._first), default=None)
+
+    @override
+    def first_to_expire(self, key: str, moment: ClaimMoment) -> list[tuple[float, float]]:
+        """Return times of the tasks that `oldest_created` read; no index has an order by deadlines."""
+        return lives_of(self._first)
+
+    @override
+    def tasks(self, found: Iterable[IndexEntry], count: int) -> list[Task]:
+        moment = self._request.moment()
+        best_first = islice(found, count + MAX_VAIN_READS)
+        shown: list[Task] = []
+        while len(shown) < count and (some := list(islice(best_first, count - len(shown)))):
+            ids = [entry.task_id for entry in some]
+            read = map(decode_if_task, self._store.calls.get_many(ids))
+            tasks = {task.task_id: task for task in read if task and _is_claimable(task, moment)}
+            shown += [tasks[task_id] for task_id in ids if task_id in tasks]
+        return shown
+
+    def ahead_of(self, wanted: Collection[str], count: int) -> list[str]:
+        """Return the ids of up to `count` other tasks that were also read and may be claimed next."""
+        # Some may already be lost to other claimers. Naming them again is harmless.
+        by_rank = [task_id for rank in zip_longest(*self._pages) for task_id in rank if task_id is not None]
+        return [task_id for task_id in by_rank if task_id not in wanted][: max(0, count)]
+
+    def close(self, tried: set[str], taken: Collection[str]) -> None:
+        """Note whether a claim left tasks in the lines of groups.
+
+        Args:
+            tried: Ids of the tasks that it tried to take.
+            taken: Ids of the tasks that it took.
+        """
+        queue, lines = self._request.queue, self._store.line_records
+        for key, search in self._searches.items():
+            if len(key) == 1:  # only lines of groups have records
+                continue
+            line = parse_line(key)
+            if search.shards_left or search.task_ids - tried or self._request.passes_over:
+                lines.may_have_work(queue, line)
+            elif search.task_ids.isdisjoint(taken):
+                lines.found_empty(queue, line)
+            else:
+                lines.drained(queue, line, quiet=self.moment.now - search.newest_created >= QUIET_SECONDS)
+
 
 class Taking:
     """Takes candidates of one claim, each by one conditional write."""
 
-    def __init__(self, store: DynamoLines, candidates: Candidates) -> None:
+    def __init__(self, store: DynamoLines, request: ClaimRequest, reader: DynamoReader) -> None:
         self._store = store
-        self._candidates = candidates
-        self._request = candidates.request
-        # The last reading of the clock.
-        self._moment = candidates.moment
-        self._free_tokens = candidates.request.tokens()
+        self._request = request
+        self._reader = reader
+        self._free_tokens = request.tokens()
         self._taken: list[Task] = []
         self._entries: dict[str, IndexEntry] = {}
         # Ids of the candidates that were tried.
         self._tried: set[str] = set()
         # Whether another claimer took a candidate first.
         self._lost_race = False
+        # The last reading of the clock.
+        self._moment: ClaimMoment
 
-    def take(self) -> list[Task]:
+    def take(self, best_first: Iterator[IndexEntry]) -> list[Task]:
         """Take up to `request.limit` of the candidates, best first.
 
         After a lost race the next round tries more candidates than it needs and starts somewhere among
@@ -379,7 +382,7 @@ class Taking:
         Raises:
             StoreError: If the store failed before anything was taken.
         """
-        limit, best_first = self._request.limit, self._candidates.best_first()
+        limit = self._request.limit
         try:
             while (
                 self._free_tokens
@@ -393,7 +396,7 @@ class Taking:
             # The taken tasks must reach their worker. If the store still fails, the next claim will, too.
             logger.warning("claim cut short after %d of %d tasks", len(self._taken), limit, exc_info=True)
         self._request.search_incomplete |= len(self._tried) >= limit + MAX_VAIN_TRIES
-        self._candidates.close(self._tried, self._taken)
+        self._reader.close(self._tried, {task.task_id for task in self._taken})
         return self._taken
 
     def _nameable(self, best_first: Iterator[IndexEntry]) -> list[str]:
@@ -405,6 +408,8 @@ class Taking:
             left_bytes -= len(entry.task_id.encode())
             if left_bytes < 0:
                 break
+        if self._entries and not self._tried:
+            self._moment = self._reader.moment
         return [*self._entries]
 
     def _take_among(self, wanted: Sequence[str]) -> None:
@@ -414,7 +419,7 @@ class Taking:
             wanted: Ids, best first; after a lost race more ids than free tokens.
         """
         tokens, request, leases = self._free_tokens, self._request, self._store.lease_records
-        ahead = self._candidates.ahead_of(wanted, MIN_NAMED - len(wanted))
+        ahead = self._reader.ahead_of(wanted, MIN_NAMED - len(wanted))
         if len(wanted) > len(tokens):
             start = zlib.crc32(tokens[0].encode()) % len(wanted)
             wanted = [*wanted[start:], *wanted[:start]]
@@ -454,7 +459,7 @@ class Taking:
         )
         errors: list[Any] = []
         for (task_id, named_token), token, answer in zip(some, tokens, answers, strict=True):
-            if self._is_failure(task_id, answer):
+            if isinstance(answer, FreshqError) and self._is_failure(task_id, answer):
                 errors.append(answer)
             elif not self._is_taken(task_id, answer):
                 leases.of(queue).forget((task_id, named_token))
@@ -477,10 +482,10 @@ class Taking:
             if calls.repeats != repeats:
                 self._store.lease_records.of(self._request.queue).leave()
 
-    def _is_failure(self, task_id: str, answer: Item | FreshqError | None) -> bool:
-        """Return whether the store failed; False if the task itself is the reason, or it was claimed."""
+    def _is_failure(self, task_id: str, answer: FreshqError) -> bool:
+        """Return whether the store failed; False if the task itself is the reason."""
         if not isinstance(answer, InvalidUpdate):
-            return isinstance(answer, FreshqError) and not isinstance(answer, ConditionFailed | TooLarge)
+            return not isinstance(answer, ConditionFailed | TooLarge)
         try:
             return not self._store.unreadable.discard_if_invalid(task_id, self._moment.now)
         except StoreError:  # the caller raises the first failure, once it has noted the other answers

@@ -229,8 +229,8 @@ class SqlLines(SqlCounts):
         return SqlReader(self, queue, None)
 
     @override
-    def look(self, queue: str, work: Callable[[LineReader], T]) -> T:
-        return self.database.read(lambda connection: work(SqlReader(self, queue, connection)))
+    def look(self, request: ClaimRequest, work: Callable[[LineReader[Any]], T]) -> T:
+        return self.database.read(lambda connection: work(SqlReader(self, request.queue, connection)))
 
     @override
     def searches_again(self, queue: str) -> bool:
