@@ -90,9 +90,10 @@ TOGETHER: Final = (("policy", "model", "queue"), ("stores",), ("worker",))
 # The time limit of a mutant: a multiple of the time of its tests, plus a constant.
 TIMEOUT_MULTIPLIER: Final = 5
 TIMEOUT_CONSTANT_SECONDS: Final = 4
-# Options of pytest: it notices a mutant that makes a test wait forever, or ends a thread by an error.
+# Options of pytest: it notices a mutant that makes a test wait forever, or ends a thread by an error. Some
+# properties take ten seconds here, and several times as long on a busy machine.
 LIMITS: Final = (
-    "timeout = 20",
+    "timeout = 60",
     'filterwarnings = ["error::pytest.PytestUnhandledThreadExceptionWarning"]',
 )
 # Statuses of noticed mutants; a mutant that never ends also counts as noticed.
