@@ -7,15 +7,15 @@ import secrets
 import threading
 import time
 import uuid
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sortedcontainers import SortedSet
 from typing_extensions import override
 
 from freshq.errors import StoreError
@@ -466,8 +466,8 @@ class KnownLines:
     def __init__(self) -> None:
         # Each known line is in exactly one of the three states below; here by when it was announced.
         self._announced_at: dict[Line, float] = {}
-        # By key.
-        self._open = SortedSet()
+        # Their keys, sorted. A list, because functions on Lambda start without the package of sorted sets.
+        self._open: list[str] = []
         self._empty: OrderedDict[Line, _EmptyLine] = OrderedDict()
         self._closing: dict[Line, _EmptyLine] = {}
         # Number of lines found empty that the next claim may check.
@@ -491,16 +491,24 @@ class KnownLines:
         self._announced_at.setdefault(line, 0.0)
         self._empty.pop(line, None)
         self._closing.pop(line, None)
-        self._open.add(line_key(*line))
+        key = line_key(*line)
+        place = bisect_left(self._open, key)
+        if self._open[place : place + 1] != [key]:
+            self._open.insert(place, key)
 
     def between(self, after: str, until: str, *, reverse: bool = False) -> Iterator[str]:
         """Yield the keys of open lines that follow a key and precede another; from the last if `reverse`."""
-        return cast("Iterator[str]", self._open.irange(after, until, (False, False), reverse))
+        places = range(*self._places(after, until))
+        return map(self._open.__getitem__, reversed(places) if reverse else places)
 
     def begin(self, after: str, until: str) -> str:
         """Return an open line between two keys, another one for each process; `after` if there is none."""
-        first, end = self._open.bisect_right(after), self._open.bisect_left(until)
-        return cast("str", self._open[first + self._salt % (end - first)]) if first < end else after
+        first, end = self._places(after, until)
+        return self._open[first + self._salt % (end - first)] if first < end else after
+
+    def _places(self, after: str, until: str) -> tuple[int, int]:
+        """Return the place of the first open line between two keys, and of the first that is not."""
+        return bisect_right(self._open, after), bisect_left(self._open, until)
 
     def checks(self, now: float) -> list[Line]:
         """Return the lines found empty that this claim checks again, at a monotonic time in seconds."""
@@ -534,7 +542,10 @@ class KnownLines:
             self._note_empty(line, now, drained_here=False, close=close)
 
     def _note_empty(self, line: Line, now: float, *, drained_here: bool, close: bool) -> None:
-        self._open.discard(line_key(*line))
+        key = line_key(*line)
+        place = bisect_left(self._open, key)
+        if self._open[place : place + 1] == [key]:
+            del self._open[place]
         empty = (
             self._empty.pop(line, None) or self._closing.pop(line, None) or _EmptyLine(now, now, drained_here)
         )
