@@ -84,7 +84,11 @@ IN_MEMORY: Final = (
     "-k",
     "(memory or unit or test_options or (sqlite and not contract)) and not (local or recursion_limit)",
 )
-WITHOUT_SERVERS: Final = ("--without-servers",)
+# Another process reads the changed modules anew, which takes longer than tests wait here.
+OTHER_PROCESS: Final = (
+    "tests/sql/test_forks.py::TestInATransaction::test_a_child_that_leaves_the_block_changes_nothing"
+)
+WITHOUT_SERVERS: Final = ("--without-servers", f"--deselect={OTHER_PROCESS}")
 # Rooms that are mutated together: they share most of their tests.
 TOGETHER: Final = (("policy", "model", "queue"), ("stores",), ("worker",))
 # The time limit of a mutant: a multiple of the time of its tests, plus a constant.
