@@ -11,6 +11,7 @@ from freshq_pipeline.report import charts, time_steps
 from freshq_pipeline.report.page import _each, page
 from freshq_pipeline.report.sections import Section
 from freshq_pipeline.schemas import OUTCOMES, WAIT_PERCENTILES
+from freshq_pipeline.storage.results import damage
 from tests.support.browser_fixtures import patient
 
 START_MS = 1_767_225_600_000
@@ -62,6 +63,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "as_of_ms": START_MS + 66_000,
         "run_id": "run-1",
         **dict.fromkeys(WAIT_PERCENTILES, 0.06),
+        **damage({}, {}),
     }
     file = tmp_path_factory.mktemp("report") / "report.html"
     file.write_text(page(summary, "<div><b>50% done in time</b>, 50% shed.</div>", sections), "utf-8")
