@@ -433,7 +433,7 @@ DIALECTS: Final[Mapping[str, sa.Dialect]] = {
 }
 SQL_HEAD: Final = """\
 -- `make sql-statements` writes this file: the tables, and the statements that are built in Python. What
--- claims run is text already, in layers/freshq/freshq/stores/sql/claim.{dialect}.sql.
+-- claims run is text already, in claim.sql and claim.{dialect}.sql of layers/freshq/freshq/stores/sql.
 """
 WIDTH: Final = 118
 # SQLAlchemy begins a line with most clauses; with these it does not.

@@ -1,4 +1,4 @@
-"""The plans of the statements of claims, on many rows: what the comments in `claim.*.sql` say."""
+"""The plans of the statements of claims, on many rows: what the comments in `claim*.sql` say."""
 
 import json
 import re

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.resources import files
 
 import pytest
 from local.pages import DIALECTS, SQL_FOLDER, sql_page
@@ -13,7 +14,7 @@ from freshq.stores.lines import Choice
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.rows import COLUMNS
 from freshq.stores.sql.schema import schema
-from freshq.stores.sql.statements import PARAMETER, ClaimStatements
+from freshq.stores.sql.statements import HEAD, PARAMETER, ClaimStatements
 
 PARTS = {
     *("tasks", "records", "columns"),
@@ -28,6 +29,16 @@ def of(dialect: str, table: str = "tasks") -> ClaimStatements:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_file_of_a_dialect_has_the_statements_of_the_code(dialect: str) -> None:
     assert (SQL_FOLDER / f"{dialect}.sql").read_text("utf-8") == sql_page(dialect), "run make sql-statements"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_no_statement_of_a_claim_stands_in_two_files(dialect: str) -> None:
+    folder = files("freshq.stores.sql")
+    names = ("claim.sql", f"claim.{dialect}.sql")
+    shared, own = (HEAD.findall(folder.joinpath(name).read_text("utf-8")) for name in names)
+    assert shared
+    assert own
+    assert len({*shared, *own}) == len(shared) + len(own)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -24,7 +24,7 @@ from freshq.queue.lines import CountedClaim, LimitedClaim, OpenLines, place_in_l
 from freshq.queue.polling import answer_of, poll_for_claims
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Guard
-from freshq.stores.lines import Choice, ClaimRequest, OldestRequest, line_key
+from freshq.stores.lines import Choice, ClaimRequest, OldestRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from freshq.queue.shared.admission import LineCodel
     from freshq.queue.shared.limits import SharedRunning
     from freshq.stores.base import HeldTask, Lines
-    from freshq.stores.lines import Found, LimitedLines, Line, LineReader, Stored
+    from freshq.stores.lines import Found, LimitedLines, LineReader, Stored
 
 logger = logging.getLogger(__name__)
 # Minimum part of its lease that a claim has left when it is returned.
@@ -355,22 +355,25 @@ def candidates(
     moment = request.moment()
     for level in levels:
         share = max(1, request.limit // len(level.keys))
-        lines = {
-            group: _of_line(reader, request, (level.number, group), key, moment, share)
-            for group, key in level.keys.items()
-        }
+        lines = {group: _of_line(reader, request, level, group, moment, share) for group in level.keys}
         yield from request.schedulers.interleave(level.number, lines, room)
 
 
 def _of_line(
-    reader: LineReader[Found], request: ClaimRequest, line: Line, key: str, moment: ClaimMoment, share: int
+    reader: LineReader[Found],
+    request: ClaimRequest,
+    level: Level,
+    group: Group,
+    moment: ClaimMoment,
+    share: int,
 ) -> Iterator[Found]:
     """Yield claimable tasks of a line, best first, from a small page and then a larger one."""
+    key = level.keys[group]
     if not reader.searches(key):
         return
     newest_first = request.orders.constant
     if newest_first is None:
-        newest_first = _newest_first(reader, request, line)
+        newest_first = _newest_first(reader, request, level, group)
     larger = max(request.limit, SECOND_PAGE_ROWS)
     seen: set[str] = set()
     for count, looked in ((share, share + SPARE_ROWS), (share + larger, larger + LOOKED_ROWS)):
@@ -380,14 +383,14 @@ def _of_line(
                 yield each
 
 
-def _newest_first(reader: LineReader[Any], request: ClaimRequest, line: Line) -> bool:
-    """Return which end of a line is served; an order that switches may read its oldest task first."""
-    key, moment = line_key(*line), request.moment()
+def _newest_first(reader: LineReader[Any], request: ClaimRequest, level: Level, group: Group) -> bool:
+    """Return which end of a line is served, in an order that switches; it may read the oldest task first."""
+    key, moment = level.keys[group], request.moment()
     oldest, nearest = (
         partial(reader.oldest_created, key, moment),
         partial(reader.first_to_expire, key, moment),
     )
-    return request.orders.newest_first(line, moment.now, oldest, nearest)
+    return request.orders.newest_first((level.number, group), moment.now, oldest, nearest)
 
 
 def best_first(
@@ -514,7 +517,7 @@ class Search:
         by_order: dict[bool, dict[Group, int]] = {}
         expected = 0
         for group, wanted in asked.items():
-            newest_first = _newest_first(reader, self.request, (level.number, group))
+            newest_first = _newest_first(reader, self.request, level, group)
             by_order.setdefault(newest_first, {})[group] = wanted
             expected += wanted
             if expected >= self._missing:

@@ -1,65 +1,7 @@
--- What claims run on PostgreSQL.
---
--- `-- name:` begins a statement, or a part of statements; its comment says what the planner must do, and
--- tests/sql/test_claim_plans.py checks that. A word in braces stands for another part, for a table (tasks,
--- records), for the columns of a task (columns), or for the direction of an order (desc): DESC if the newest task
--- of a line is first. A word after a colon is a parameter; of_... is compared with a key.
+-- What claims run on PostgreSQL, beside `claim.sql`, which explains the form.
 --
 -- The plans must hold without statistics too. So a row that was found is changed or read by its place (ctid): a
 -- join by keys would depend on statistics.
-
--- name: lines
--- The first :count lines between :of_after and :of_until. It must search the index of lines once for each:
--- without statistics, min() would read all lines.
-WITH RECURSIVE next_lines (line, place) AS (
-    SELECT
-        (
-            SELECT line FROM {tasks}
-            WHERE queue = :of_queue AND line > :of_after AND line < :of_until
-            ORDER BY line LIMIT 1
-        ),
-        1
-    UNION ALL
-    SELECT
-        (
-            SELECT task.line FROM {tasks} AS task
-            WHERE task.queue = :of_queue AND task.line > next_lines.line AND task.line < :of_until
-            ORDER BY task.line LIMIT 1
-        ),
-        place + 1
-    FROM next_lines
-    WHERE line IS NOT NULL AND place < :count
-)
-SELECT line FROM next_lines WHERE line IS NOT NULL
-
--- name: last_line
--- The last line before :of_until. It must read one entry of the index of lines.
-SELECT line FROM {tasks} WHERE queue = :of_queue AND line < :of_until ORDER BY line DESC LIMIT 1
-
--- name: oldest_of_line
--- When the oldest live tasks among the first :looked of a line were created, and their ids. It must read the
--- index of lines in its order.
-SELECT created_us, task_id
-FROM (
-    SELECT created_us, task_id, deadline_us FROM {tasks}
-    WHERE queue = :of_queue AND line = :of_line AND created_us > :created_after_us
-    ORDER BY created_us, task_id
-    LIMIT :looked
-) AS seen
-WHERE deadline_us > :deadline_after_us
-LIMIT :at_most
-
--- name: first_to_expire
--- When the tasks of a line among the :page that expire first were created, and their deadlines. It must read
--- the index of the agenda in its order.
-SELECT created_us, deadline_us
-FROM (
-    SELECT created_us, deadline_us, line FROM {tasks}
-    WHERE queue = :of_queue AND agenda = 'stale' AND due_us > :now_us
-    ORDER BY due_us
-    LIMIT :page
-) AS first
-WHERE created_us > :created_after_us AND line = :of_line
 
 -- name: taken
 -- The columns that a claim changes.
@@ -163,13 +105,6 @@ CROSS JOIN LATERAL (
     LIMIT wanted.count
 ) AS best
 
--- name: taken_earlier
--- The tasks that are held under a token, with a lease that ends in a range. It must search the index of the
--- agenda for the range.
-SELECT {columns} FROM {tasks}
-WHERE queue = :of_queue AND agenda = 'due' AND due_us BETWEEN :lease_from_us AND :lease_until_us
-  AND lease_token = :token
-
 -- name: shown
 -- The best :at_most of the first :looked tasks of a line that were created within a span. It must read the
 -- index of lines in its order, and then each task by its place.
@@ -203,14 +138,6 @@ WHERE queue || '' = :of_queue AND task_id = ANY (:of_ids) AND line IS NOT NULL
 -- Let no other claim within the limits of groups count or take until the transaction ends.
 SELECT pg_advisory_xact_lock(:lock_id)
 
--- name: past_deadline
--- The tasks in lines whose deadline has passed.
-queue = :of_queue AND agenda = 'stale' AND due_us > :from_us AND due_us <= :now_us
-
--- name: out_of_line
--- The columns of a stale task that leaves its line, and stays in the table until its retention ends.
-line = NULL, agenda = 'over', due_us = expires * 1000000
-
 -- name: leave_lines
 -- Remove the first :page stale tasks from their lines, without those that others have locked. It must read the
 -- index of the agenda in its order, and then each task by its place.
@@ -225,19 +152,11 @@ RETURNING deadline_us
 -- The running tasks of a queue that are in a group, as the index of running tasks has them.
 queue = :of_queue AND status = 'TAKEN' AND task_group IS NOT NULL
 
--- name: running_by_group
--- The number of running tasks of each group. It must read the index of running tasks.
-SELECT task_group, count(*) FROM {tasks} WHERE {running} GROUP BY task_group
-
 -- name: running_of_groups
 -- As `running_by_group`, of the groups :of_names. It must search for each group: a list is looked up among the
 -- running tasks of all groups.
 SELECT wanted.name, (SELECT count(*) FROM {tasks} WHERE {running} AND task_group = wanted.name)
 FROM unnest(CAST(:of_names AS text[])) AS wanted (name)
-
--- name: running_between
--- The number of running tasks of all groups from :of_first to :of_last. It must search for the range.
-SELECT count(*) FROM {tasks} WHERE {running} AND task_group >= :of_first AND task_group <= :of_last
 
 -- name: starts
 -- The record of the recent starts of groups, locked until the transaction ends.
@@ -248,8 +167,3 @@ FOR UPDATE
 -- Add it, unless it is there.
 INSERT INTO {records} (queue, name, version, record) VALUES (:of_queue, :of_name, :version, :record)
 ON CONFLICT DO NOTHING
-
--- name: change_starts
--- Replace it, if its version is the one that was read.
-UPDATE {records} SET version = :version, record = :record
-WHERE queue = :of_queue AND name = :of_name AND version = :earlier_version

@@ -1,61 +1,4 @@
--- What claims run on SQLite.
---
--- `-- name:` begins a statement, or a part of statements; its comment says what the planner must do, and
--- tests/sql/test_claim_plans.py checks that. A word in braces stands for another part, for a table (tasks,
--- records), for the columns of a task (columns), or for the direction of an order (desc): DESC if the newest task
--- of a line is first. A word after a colon is a parameter; of_... is compared with a key.
-
--- name: lines
--- The first :count lines between :of_after and :of_until. It must search the index of lines once for each.
-WITH RECURSIVE next_lines (line, place) AS (
-    SELECT
-        (
-            SELECT line FROM {tasks}
-            WHERE queue = :of_queue AND line > :of_after AND line < :of_until
-            ORDER BY line LIMIT 1
-        ),
-        1
-    UNION ALL
-    SELECT
-        (
-            SELECT line FROM {tasks}
-            WHERE queue = :of_queue AND line > next_lines.line AND line < :of_until
-            ORDER BY line LIMIT 1
-        ),
-        place + 1
-    FROM next_lines
-    WHERE line IS NOT NULL AND place < :count
-)
-SELECT line FROM next_lines WHERE line IS NOT NULL
-
--- name: last_line
--- The last line before :of_until. It must read one entry of the index of lines.
-SELECT line FROM {tasks} WHERE queue = :of_queue AND line < :of_until ORDER BY line DESC LIMIT 1
-
--- name: oldest_of_line
--- When the oldest live tasks among the first :looked of a line were created, and their ids. It must read the
--- index of lines only, in its order.
-SELECT created_us, task_id
-FROM (
-    SELECT created_us, task_id, deadline_us FROM {tasks}
-    WHERE queue = :of_queue AND line = :of_line AND created_us > :created_after_us
-    ORDER BY created_us, task_id
-    LIMIT :looked
-)
-WHERE deadline_us > :deadline_after_us
-LIMIT :at_most
-
--- name: first_to_expire
--- When the tasks of a line among the :page that expire first were created, and their deadlines. It must read
--- the index of the agenda in its order.
-SELECT created_us, deadline_us
-FROM (
-    SELECT created_us, deadline_us, line FROM {tasks}
-    WHERE queue = :of_queue AND agenda = 'stale' AND due_us > :now_us
-    ORDER BY due_us
-    LIMIT :page
-)
-WHERE created_us > :created_after_us AND line = :of_line
+-- What claims run on SQLite, beside `claim.sql`, which explains the form.
 
 -- name: taken
 -- The columns that a claim changes.
@@ -128,13 +71,6 @@ WHERE queue = :of_queue
   AND {no_better_line}
 RETURNING {columns}
 
--- name: taken_earlier
--- The tasks that are held under a token, with a lease that ends in a range. It must search the index of the
--- agenda for the range.
-SELECT {columns} FROM {tasks}
-WHERE queue = :of_queue AND agenda = 'due' AND due_us BETWEEN :lease_from_us AND :lease_until_us
-  AND lease_token = :token
-
 -- name: shown
 -- The best :at_most of the first :looked tasks of a line. It must read the index of lines in its order, and
 -- then each task by its key: coalesce keeps it off the index of lines, which it has read already.
@@ -159,14 +95,6 @@ UPDATE {tasks}
 SET {taken}
 WHERE queue = :of_queue AND task_id IN :of_ids AND line IS NOT NULL
 
--- name: past_deadline
--- The tasks in lines whose deadline has passed.
-queue = :of_queue AND agenda = 'stale' AND due_us > :from_us AND due_us <= :now_us
-
--- name: out_of_line
--- The columns of a stale task that leaves its line, and stays in the table until its retention ends.
-line = NULL, agenda = 'over', due_us = expires * 1000000
-
 -- name: any_stale
 -- A stale task: if there is none, nothing is written, because even an UPDATE that changes nothing keeps others
 -- from writing. It must read one entry of the index of the agenda.
@@ -185,20 +113,12 @@ RETURNING deadline_us
 -- The running tasks of a queue that are in a group, as the index of running tasks has them.
 queue = :of_queue AND status = 'TAKEN' AND task_group IS NOT NULL
 
--- name: running_by_group
--- The number of running tasks of each group. It must read the index of running tasks only.
-SELECT task_group, count(*) FROM {tasks} WHERE {running} GROUP BY task_group
-
 -- name: running_of_groups
 -- As `running_by_group`, of the groups :of_names. It must search for each group: to group by the column itself,
 -- SQLite would read all of them.
 SELECT task_group, count(*) FROM {tasks}
 WHERE {running} AND task_group IN :of_names
 GROUP BY coalesce(task_group, '')
-
--- name: running_between
--- The number of running tasks of all groups from :of_first to :of_last. It must search for the range.
-SELECT count(*) FROM {tasks} WHERE {running} AND task_group >= :of_first AND task_group <= :of_last
 
 -- name: starts
 -- The record of the recent starts of groups. On SQLite nobody else writes until the transaction ends.
@@ -208,8 +128,3 @@ SELECT record, version FROM {records} WHERE queue = :of_queue AND name = :of_nam
 -- Add it, unless it is there.
 INSERT INTO {records} (queue, name, version, record) VALUES (:of_queue, :of_name, :version, :record)
 ON CONFLICT DO NOTHING
-
--- name: change_starts
--- Replace it, if its version is the one that was read.
-UPDATE {records} SET version = :version, record = :record
-WHERE queue = :of_queue AND name = :of_name AND version = :earlier_version

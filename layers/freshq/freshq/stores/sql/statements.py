@@ -241,7 +241,7 @@ def live_in_line(queue: str, line: Line, created_after: float, deadline_after: f
 
 
 class ClaimStatements(Statements):
-    """The statements of claims, whose source is the text in `claim.<dialect>.sql`.
+    """The statements of claims, whose source is the text in `claim.sql` and `claim.<dialect>.sql`.
 
     Attributes:
         statement: Returns a statement by its name; and, if there are two, whether the newest task of a line
@@ -257,13 +257,15 @@ class ClaimStatements(Statements):
     @cached_property
     def texts(self) -> dict[str, str]:
         """The statements by name, and what they share."""
-        file = f"claim.{'mariadb' if self.is_mysql else self.dialect.name}.sql"
-        _says, *parts = HEAD.split(files(__package__).joinpath(file).read_text("utf-8"))
-        texts = [COMMENT.sub("", text).strip() for text in parts[1::2]]
+        dialect = "mariadb" if self.is_mysql else self.dialect.name
         quoted = self.dialect.identifier_preparer.format_table
-        tables = {"tasks": quoted(self.tasks), "records": quoted(self.schema.records)}
-        columns = {"columns": ", ".join(map(self._selected, COLUMNS))}
-        return dict(zip(parts[::2], texts, strict=True)) | tables | columns
+        texts = {"tasks": quoted(self.tasks), "records": quoted(self.schema.records)}
+        texts["columns"] = ", ".join(map(self._selected, COLUMNS))
+        for file in ("claim.sql", f"claim.{dialect}.sql"):
+            _says, *parts = HEAD.split(files(__package__).joinpath(file).read_text("utf-8"))
+            for name, text in zip(parts[::2], parts[1::2], strict=True):
+                texts[name] = COMMENT.sub("", text).strip()
+        return texts
 
     def _selected(self, name: str) -> str:
         is_cast = name == "payload" and self.dialect.name == "sqlite"
