@@ -110,6 +110,18 @@ def test_a_new_group_has_its_turn_beside_many(table_store: StoreUnderTest) -> No
     assert {"zzz", "a"} <= {*later}
 
 
+def test_lower_levels_wait_while_a_claim_leaves_out_higher_lines(table_store: StoreUnderTest) -> None:
+    queue, other = table_store.queue(), table_store.queue()
+    other.put_many([{"payload": "high", "group": f"g{number:02}", "priority": 9} for number in range(21)])
+    other.put("low")
+    assert [claim.task.priority for claim in queue.claim()] == [9]  # which lists the lines
+    assert len(other.claim(19)) == 19
+    answers = [queue.claim() for _ in range(20)]
+    assert answers[0].more
+    assert not answers[0]
+    assert [claim.task.priority for claims in answers for claim in claims] == [9, 0]
+
+
 def drain(queue: Queue) -> int:
     done = 0
     while claims := queue.claim(10):

@@ -252,11 +252,15 @@ class DynamoReader(LineView["IndexEntry"]):
         self._pages: list[list[str]] = []
         self._searches: dict[str, LineSearch] = {}
         self._first: list[IndexEntry] = []
+        # The highest level of which lines were left out, as a key; empty: none. Lower levels wait for it.
+        self._left_level = ""
 
     @override
     def searches(self, key: str) -> bool:
+        if key[0] < self._left_level:
+            return False
         if len(key) > 1 and self._empty_lines_left() <= 0:
-            self._request.search_incomplete = True
+            self._request.search_incomplete, self._left_level = True, key[0]
             return False
         return key not in self._searches
 
