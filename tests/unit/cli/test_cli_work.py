@@ -254,6 +254,31 @@ class TestSeveralQueues:
         assert events[0]["queues"] == {"mail": 3, "quotes": 10}
         assert events[-1]["outcomes"]["succeeded"] == 2
 
+    @pytest.mark.parametrize("processes", ["1", "2"])
+    def test_the_application_may_list_them(self, folder: Path, addresses: list[str], processes: str) -> None:
+        queues = f"from freshq.addresses import open_together\nqueues = open_together({addresses!r})\n"
+        (folder / "queues_here.py").write_text(queues + "none = []\n")
+        for address in addresses:
+            with closing(open_queue(address)) as queue:
+                queue.put("work", kind="quote", task_id="a")
+        command = [sys.executable, "-m", "freshq.cli", "work", "kinds_here:handlers"]
+        command += ["--queue", "queues_here:queues"]
+        done = subprocess.run(
+            [*command, "--idle-exit-seconds", "0.2", "--processes", processes],
+            cwd=folder, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+        )  # fmt: skip
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        assert events[0]["queues"] == {"mail": 3, "quotes": 3}
+        ends = [event["outcomes"] for event in events if event["event"] == "ended"]
+        assert sum(outcomes.get("succeeded", 0) for outcomes in ends) == 2
+
+    def test_other_commands_take_one_queue(self, folder: Path, addresses: list[str]) -> None:
+        queues = f"from freshq.addresses import open_together\nqueues = open_together({addresses!r})\n"
+        (folder / "listed_here.py").write_text(queues + "none = []\n")
+        for name, message in {"queues": "listed_here:queues has 2 queues", "none": "must be a queue"}.items():
+            answer = run(app, ["stats", "--queue", f"listed_here:{name}"])
+            assert (answer.exit_code, message in answer.stderr) == (2, True), answer.stderr
+
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from freshq import Handlers, Queue, Task, Worker
+from freshq import Handlers, Queue, Reject, Retry, Task, Worker
 from freshq.aws.observability import logger
 from freshq.telemetry import Outcome, Telemetry
 from freshq.testing import drain
@@ -73,6 +73,30 @@ def test_a_coroutine_is_treated_as_a_function_is(
     assert of_function[0] == "FAILURE"
     assert of_function[3:] == (False, "SUCCESS")
     assert attempts_of(make, is_async=True, work=work) == of_function
+
+
+@pytest.mark.parametrize("work", [drain, work_off])
+@pytest.mark.parametrize("ending", [Retry, Reject])
+def test_an_end_that_a_runner_raises_from_an_exception_keeps_its_traceback(
+    ending: type[Exception], work: Callable[..., Any]
+) -> None:
+    queue = Queue.memory(max_attempts=1)
+
+    def find(task: Task) -> None:
+        try:
+            dict[str, int]()["no price"]
+        except KeyError as error:
+            if task.payload == "from":
+                raise ending("try later") from error
+            raise ending("try later") from None
+
+    queue.put("from", task_id="from")
+    queue.put("alone", task_id="alone")
+    work(queue, find)
+    kept = {task.task_id: task.attempt_log[0] for task in queue.list()}
+    assert {task_id: each.error for task_id, each in kept.items()} == dict.fromkeys(kept, "try later")
+    assert (kept["from"].traceback or "").endswith("KeyError: 'no price'\n")
+    assert kept["alone"].traceback is None
 
 
 def test_an_exit_of_a_task_that_a_coroutine_started_ends_no_other_run() -> None:

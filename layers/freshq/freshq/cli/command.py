@@ -398,15 +398,26 @@ def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
         return open_queue(options.queue, options.name)
     if options.name is not None:
         raise ValueError("name: the application's queue has a name; leave out --name")
-    return _queue_of_application(options.queue)
+    queues = queues_of_application(options.queue)
+    if len(queues) > 1 and context.command.name != "work":
+        msg = f"queue: {options.queue} has {len(queues)} queues, `freshq work` alone takes several; name one"
+        raise ValueError(msg)
+    return queues[0]
 
 
-def _queue_of_application(name: str) -> BaseQueue:
+def queues_of_application(name: str) -> list[BaseQueue]:
+    """Return the queue that a name such as `app:queue` refers to, or the queues of a list.
+
+    Raises:
+        ValueError: If there is no such object, or it is no queue.
+    """
     with quick_imports():
         from freshq.queue.base import blocking_queue
         from freshq.worker.runner import load_object
     with application_imports() as advice:
-        return blocking_queue(load_object("queue", name, advice, what="queue", example="app:queue"))
+        found = load_object("queue", name, advice, what="queue", example="app:queue")
+        queues = found if isinstance(found, list) and found else [found]
+        return [*map(blocking_queue, queues)]
 
 
 def _queue_of_worker(context: typer.Context) -> BaseQueue | None:

@@ -125,7 +125,8 @@ class Attempt(NamedTuple):
         worker: The name of the worker; None if it is not known.
         outcome: "retried", "failed", "lease_lost" or "succeeded".
         error: Why it did not succeed.
-        traceback: The end of the traceback of its exception, if it is kept.
+        traceback: The end of the traceback of its exception, or of the exception from which its Retry or
+            Reject was raised, if it is kept.
     """
 
     number: int

@@ -94,15 +94,22 @@ def run_to_end(
     except Busy as busy:
         return released(run.claim, busy)
     except Reject as reject:
-        return _failed(run.claim_to_settle(), error_text(reject), downstream_ok=None)
+        end = _failed(run.claim_to_settle(), error_text(reject), downstream_ok=None)
+        return replace(end, settlement=replace(end.settlement, traceback=_cause_text(reject)))
     except Retry as retry:
-        return _retried(queue, run, Settlement.retry(run.claim_to_settle(), *_delayed(retry)), may_retry)
+        settlement = Settlement.retry(run.claim_to_settle(), *_delayed(retry))
+        return _retried(queue, run, replace(settlement, traceback=_cause_text(retry)), may_retry)
     except BaseException as unexpected:  # noqa: BLE001 - logged; here SystemExit and the like are the runner's own
         if ends_chain(unexpected, run.claim.task):
             return _shed(run.claim_to_settle(), unexpected, queue.admin.now())
         settlement = Settlement.retry(run.claim_to_settle(), _unexpected(run, unexpected))
         return _retried(queue, run, replace(settlement, traceback=traceback_text(unexpected)), may_retry)
     return completed(run.claim_to_settle(), result, codec)
+
+
+def _cause_text(ended: Exception) -> str | None:
+    """Return the traceback of the exception from which a runner raised Retry or Reject; None without one."""
+    return None if ended.__cause__ is None else traceback_text(ended.__cause__)
 
 
 def _retried(queue: BaseQueue, run: TaskRun, retry: Settlement, may_retry: Callable[[], bool]) -> RunEnd:

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, cast
 import typer
 
 from freshq.addresses import Address, names_object, open_queue, open_together, with_connections
-from freshq.cli.command import QUEUE_PANEL, QueueContext, application_imports, is_given
+from freshq.cli.command import (
+    QUEUE_PANEL,
+    QueueContext,
+    application_imports,
+    is_given,
+    queues_of_application,
+)
 from freshq.cli.commands.supervisor import WorkProcess
 from freshq.cli.flags import with_flags
 from freshq.cli.http_server import LOOPBACK, HttpResponse, HttpServer
@@ -75,7 +81,7 @@ Queues = Annotated[
         "--queue",
         metavar="URL",
         help="Address of the queue, such as postgresql://HOST/NAME?name=mail, or app:queue; by default that "
-        "of FRESHQ_QUEUE or DATABASE_URL. Several are worked in one process.",
+        "of FRESHQ_QUEUE or DATABASE_URL. Several, or a list in the application, are worked in one process.",
         rich_help_panel=QUEUE_PANEL,
     ),
 ]
@@ -221,6 +227,7 @@ class WorkJob:
     Attributes:
         session: The queue, or the first of several, and whether the output is JSON.
         addresses: The addresses of several queues; empty for one.
+        queues: The queues of an application's list; empty for one.
         slots: The slots of several queues, by name.
         runner: Name of the runner.
         worker_options: The options of the worker.
@@ -234,6 +241,7 @@ class WorkJob:
 
     session: Session
     addresses: Sequence[str]
+    queues: Sequence[BaseQueue]
     slots: Mapping[str, int]
     runner: str
     worker_options: WorkerOptions
@@ -292,6 +300,8 @@ def begin(job: WorkJob, processes: int, *, dry_run: bool) -> None:
 def _connected(job: WorkJob) -> list[BaseQueue]:
     """Return the queues, with enough connections for tasks in transactions."""
     session = job.session
+    if job.queues:
+        return [*job.queues]
     connections = sum(job.slots.values()) + OTHER_CONNECTIONS * len(job.slots)
     if job.addresses:
         return open_together(job.addresses, connections if job.worker_options["transaction"] else None)
@@ -355,7 +365,8 @@ def _supervise(job: WorkJob, processes: int) -> NoReturn:
     """
     from freshq.cli.commands.supervisor import Supervisor
 
-    job.session.queue.close()  # each process opens its own connections
+    for queue in (*job.queues[::-1], job.session.queue):
+        queue.close()  # each process opens its own connections
     control = ControlChannel()
     reporter = _reporter(job)
     # -P: modules of the folder must not shadow Python's.
@@ -393,7 +404,7 @@ def _facts(job: WorkJob) -> dict[str, Any]:
     of_one = [{"queue": queue, "concurrency": slots} for queue, slots in job.slots.items()]
     return {
         "runner": job.runner,
-        **({"queues": dict(job.slots)} if job.addresses else of_one[0]),
+        **(of_one[0] if len(of_one) == 1 else {"queues": dict(job.slots)}),
         "holds": "nothing, tasks are completed first" if options["at_most_once"] else holds,
     }
 
@@ -452,6 +463,13 @@ def several(context: QueueContext, addresses: Sequence[str] | None) -> list[str]
     return [*addresses]
 
 
+def _listed(context: QueueContext) -> list[BaseQueue]:
+    """Return the queues of the application's list that the command names; none if it names no list."""
+    address = context.session.address
+    queues = queues_of_application(address) if address and names_object(address) else []
+    return queues if len(queues) > 1 else []
+
+
 def slots_of(text: str, names: Sequence[str]) -> dict[str, int]:
     """Return the slots of each queue.
 
@@ -477,12 +495,9 @@ def slots_of(text: str, names: Sequence[str]) -> dict[str, int]:
     return slots
 
 
-def _slots(
-    context: QueueContext, text: str, addresses: Sequence[str], options: dict[str, Any]
-) -> dict[str, int]:
+def _slots(text: str, names: Sequence[str], options: dict[str, Any]) -> dict[str, int]:
     """Return the slots by queue, checked with the other options of a worker."""
-    names = [Address.parse(address).options.get("name", DEFAULT_NAME) for address in addresses]
-    slots = slots_of(text, names or [context.session.queue.name])
+    slots = slots_of(text, names)
     for number in slots.values():
         parse_worker_options(cast("WorkerOptions", options | {"concurrency": number}))
     return slots
@@ -512,7 +527,10 @@ def work(
     """
     options |= _options_of_worker(context, runner)
     addresses = several(context, queue)
-    slots = _slots(context, str(options.pop("concurrency", concurrency)), addresses, options)
+    queues = _listed(context)
+    names = [Address.parse(address).options.get("name", DEFAULT_NAME) for address in addresses]
+    names = names or [each.name for each in queues or [context.session.queue]]
+    slots = _slots(str(options.pop("concurrency", concurrency)), names, options)
     drain_seconds = options.pop("drain_seconds")
     worker_options = cast(
         "WorkerOptions", options | {"limit": concurrency_limit(limit_lowest, limit_highest)}
@@ -520,6 +538,6 @@ def work(
     address = (health_host, health_port)
     of_lines = (status_seconds, supervised, verbose, text)
     job = WorkJob(
-        context.session, addresses, slots, runner, worker_options, drain_seconds, address, *of_lines
+        context.session, addresses, queues, slots, runner, worker_options, drain_seconds, address, *of_lines
     )
     begin(job, processes, dry_run=dry_run)

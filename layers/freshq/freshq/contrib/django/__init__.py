@@ -2,7 +2,8 @@
 
 Add `"freshq.contrib.django"` to `INSTALLED_APPS` and run `manage.py migrate`. Then `queue` is the project's
 queue: a put inside `transaction.atomic()` commits and rolls back with your rows. `manage.py freshq_work` runs
-the tasks, and the admin lists them. The setting `FRESHQ` is a dictionary, and every key may be left out:
+the tasks, and the admin lists them. `freshq.contrib.django.tasks` has the backend of Django's own tasks. The
+setting `FRESHQ` is a dictionary, and every key may be left out:
 
 - `DATABASE`: the alias in `DATABASES` of the database that has the queue; "default".
 - `TABLE`: the name of the table of tasks; "tasks".
@@ -13,6 +14,7 @@ the tasks, and the admin lists them. The setting `FRESHQ` is a dictionary, and e
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -20,7 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from typing_extensions import override
 
 from freshq.errors import needs, quoted
-from freshq.queue.queue import Queue
+from freshq.model.fields import DEFAULT_NAME
+from freshq.model.options import QueueConfig
+from freshq.queue.queue import Queue, sibling
 
 with needs("django"):
     import django
@@ -30,9 +34,10 @@ with needs("django"):
     from django.core.signals import setting_changed
     from django.db import connections
     from django.utils.functional import SimpleLazyObject, empty
+    from django.utils.module_loading import import_string
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from freshq.model.answers import Receipt
     from freshq.model.new_task import NewTask
@@ -80,6 +85,9 @@ class Project:
         if project.database not in connections:
             msg = f"FRESHQ: DATABASE must be an alias in DATABASES, got {quoted(project.database)}"
             raise ImproperlyConfigured(msg)
+        if (vendor := project.connection.vendor) not in ("sqlite", "postgresql", "mysql"):
+            msg = f"FRESHQ: freshq works on PostgreSQL, MariaDB, MySQL and SQLite, not on {vendor}"
+            raise ImproperlyConfigured(msg)
         return project
 
     @property
@@ -89,16 +97,35 @@ class Project:
 
     @property
     def dialect(self) -> str:
-        """The kind of the database, as freshq names it.
+        """The kind of the database, as freshq names it."""
+        vendor: str = self.connection.vendor
+        return "mariadb" if vendor == "mysql" and self.connection.mysql_is_mariadb else vendor
+
+    @property
+    def name(self) -> str:
+        """The name of the project's queue."""
+        return str(self.options.get("name", DEFAULT_NAME))
+
+    def queue_names(self, *, own: bool = True) -> list[str]:
+        """Return the names of the queues of Django tasks; with `own`, the project's queue comes first."""
+        named = [name for each in task_backends() for name in each.get("QUEUES") or [DEFAULT_NAME]]
+        return [*dict.fromkeys([self.name, *named] if own else named)]
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """Return the options of a queue: those of `FRESHQ`, and over them those of its backend in `TASKS`.
 
         Raises:
-            ImproperlyConfigured: If freshq has no store for it.
+            ImproperlyConfigured: If two backends give it different options.
         """
-        vendor: str = self.connection.vendor
-        if vendor not in ("sqlite", "postgresql", "mysql"):
-            msg = f"FRESHQ: freshq works on PostgreSQL, MariaDB, MySQL and SQLite, not on {vendor}"
+        backends = task_backends()
+        # A backend without names takes any that no other backend names.
+        naming = [each for each in backends if name in each.get("QUEUES", [DEFAULT_NAME])]
+        naming = naming or [each for each in backends if each.get("QUEUES") == []]
+        given = [each.get("OPTIONS", {}) for each in naming]
+        if any(options != given[0] for options in given):
+            msg = f"TASKS: the backends of queue {quoted(name)} must give it the same OPTIONS"
             raise ImproperlyConfigured(msg)
-        return "mariadb" if vendor == "mysql" and self.connection.mysql_is_mariadb else vendor
+        return {**self.options, **(given[0] if given else {}), "name": name}
 
     def address(self) -> str:
         """Return the address of the database, for freshq's own connections."""
@@ -106,6 +133,19 @@ class Project:
             return self.url
         given = self.connection.settings_dict
         return _file_address(given) if self.dialect == "sqlite" else _server_address(given, self.dialect)
+
+
+def task_backends() -> list[Mapping[str, Any]]:
+    """Return the entries of the setting `TASKS` whose backend is a `FreshqBackend`."""
+    return [each for each in (getattr(settings, "TASKS", None) or {}).values() if _is_of_freshq(each)]
+
+
+def _is_of_freshq(entry: Mapping[str, Any]) -> bool:
+    try:
+        backend = import_string(entry.get("BACKEND", ""))
+    except ImportError:  # Django raises it where the backend is used
+        return False
+    return getattr(backend, "is_of_freshq", False)
 
 
 def _file_address(given: Mapping[str, Any]) -> str:
@@ -141,6 +181,37 @@ class DjangoQueue(Queue):
     """
 
     project: Project
+    _siblings: dict[str, DjangoQueue]
+
+    def named(self, name: str) -> DjangoQueue:
+        """Return the queue with a name in the same tables; closing this queue closes it.
+
+        Raises:
+            ImproperlyConfigured: If two backends of Django tasks give it different options.
+            ValueError: If an option is wrong.
+        """
+        if name != self.name and name not in self._siblings:
+            options = self.project.options_of(name)
+            others = {key: value for key, value in options.items() if key in QueueConfig.model_fields}
+            made = cast("DjangoQueue", sibling(self, **cast("Any", others)))
+            made.project, made._siblings = self.project, {}  # noqa: SLF001 - of this class
+            return self._siblings.setdefault(name, made)
+        return self._siblings.get(name, self)
+
+    @contextmanager
+    def in_transaction(self) -> Iterator[None]:
+        """In this block, let verbs of this thread use the transaction of `transaction.atomic()`, if any."""
+        if not self.project.connection.in_atomic_block:
+            yield
+            return
+        with self._core.inside(self.project.connection):
+            yield
+
+    @override
+    def close(self) -> None:
+        for each in self._siblings.values():
+            each.close()
+        super().close()
 
     @override
     def _put(
@@ -165,18 +236,19 @@ def open_queue() -> DjangoQueue:
     if not registry.ready:
         django.setup()
     project = Project.of_settings()
-    opened = DjangoQueue.sql(project.address(), project.table, **cast("Any", project.options))
-    opened.project = project
+    options = cast("Any", project.options_of(project.name))
+    opened = DjangoQueue.sql(project.address(), project.table, **options)
+    opened.project, opened._siblings = project, {}  # noqa: SLF001 - of the class above
     return opened
 
 
 _lazy: Any = SimpleLazyObject(open_queue)
-queue: Queue = _lazy
+queue: DjangoQueue = _lazy
 
 
 def _forget(*, setting: str, **_: object) -> None:
     """Reopen the queue after a test has changed its settings."""
-    if setting in ("FRESHQ", "DATABASES") and _lazy._wrapped is not empty:  # noqa: SLF001 - as Django's own do
+    if setting in ("FRESHQ", "DATABASES", "TASKS") and _lazy._wrapped is not empty:  # noqa: SLF001 - as Django
         queue.close()
         _lazy._wrapped = empty  # noqa: SLF001
 

@@ -15,6 +15,8 @@ from freshq.errors import RefusedError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from freshq.queue.queue import Queue
+
 # A page with more would hide the figures at its end.
 MAX_ERRORS = 10
 
@@ -36,15 +38,16 @@ class TaskAdmin(admin.ModelAdmin):
     show_full_result_count = False
     actions = ("redrive", "redrive_as_new", "cancel")
     fields: ClassVar = [
-        *("task_id", "status", "shed_reason", "kind", "task_group", "priority", "attempts", "put", "stale"),
-        *("error", "payload", "result", "failed_attempts"),
+        *("task_id", "queue", "status", "shed_reason", "kind", "task_group", "priority", "attempts"),
+        *("put", "stale", "error", "payload", "result", "failed_attempts"),
     ]
     readonly_fields = tuple(fields)
 
     def get_queryset(self, request: Any) -> Any:
         """Return the tasks of the queue."""
         del request
-        return Task.objects.using(Project.of_settings().database).filter(queue=queue.name)
+        project = Project.of_settings()
+        return Task.objects.using(project.database).filter(queue__in=project.queue_names())
 
     def has_add_permission(self, _request: Any) -> bool:
         """Tasks are put by programs."""
@@ -80,7 +83,7 @@ class TaskAdmin(admin.ModelAdmin):
     @admin.display(description="failed attempts")
     def failed_attempts(self, task: Task) -> str:
         """Return the last attempts with their tracebacks."""
-        found = queue.get(task.task_id)
+        found = queue.named(task.queue).get(task.task_id)
         attempts = () if found is None else found.attempt_log
         lines = (
             f"{each.number}. {each.outcome} {each.error or ''}\n{each.traceback or ''}" for each in attempts
@@ -90,24 +93,26 @@ class TaskAdmin(admin.ModelAdmin):
     @admin.action(description="Redrive: return dead letters to their lines", permissions=["act"])
     def redrive(self, request: Any, tasks: Any) -> None:
         """Return dead letters to their lines."""
-        self._each(request, tasks, "Redriven", lambda task_id: queue.redrive([task_id]))
+        self._each(request, tasks, "Redriven", lambda own, task_id: own.redrive([task_id]))
 
     @admin.action(description="Redrive as new: with a new deadline", permissions=["act"])
     def redrive_as_new(self, request: Any, tasks: Any) -> None:
         """Return dead letters to their lines, as if they were put now."""
-        self._each(request, tasks, "Redriven as new", lambda task_id: queue.redrive([task_id], as_new=True))
+        self._each(
+            request, tasks, "Redriven as new", lambda own, task_id: own.redrive([task_id], as_new=True)
+        )
 
     @admin.action(description="Cancel waiting tasks", permissions=["act"])
     def cancel(self, request: Any, tasks: Any) -> None:
         """Cancel waiting tasks."""
-        self._each(request, tasks, "Cancelled", queue.cancel)
+        self._each(request, tasks, "Cancelled", lambda own, task_id: own.cancel(task_id))
 
-    def _each(self, request: Any, tasks: Any, done: str, act: Callable[[str], object]) -> None:
+    def _each(self, request: Any, tasks: Any, done: str, act: Callable[[Queue, str], object]) -> None:
         """Act on each task, log that for the admin's history, and say how many could not be changed."""
         changed, refused = 0, []
         for task in tasks:
             try:
-                act(task.task_id)
+                act(queue.named(task.queue), task.task_id)
             except RefusedError as error:
                 refused.append(str(error))
             except StoreError as error:

@@ -1,20 +1,22 @@
-"""`manage.py freshq_work`: run the tasks of the project's queue."""
+"""`manage.py freshq_work`: run the tasks of the project's queues."""
 
 from __future__ import annotations
 
 import os
 import sys
 from contextlib import contextmanager
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
 from django.utils.module_loading import import_string
 from typing_extensions import override
 
-from freshq.contrib.django import Project, queue
-from freshq.worker.runner import CoroutineRunner
+from freshq.contrib.django import Project, queue, task_backends
+from freshq.errors import quoted
+from freshq.worker.handlers import Handlers
+from freshq.worker.runner import CoroutineRunner, checked_runner
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,17 +25,23 @@ if TYPE_CHECKING:
 
     from freshq.model.answers import Busy
     from freshq.model.task import Task
+    from freshq.queue.queue import Queue
 
 # Options of `freshq work`, which checks them; and their help.
 OPTIONS: Final = {
-    "concurrency": "Tasks to run at a time.",
+    "concurrency": "Tasks to run at a time, of each queue; or by queue, such as default=2,mail=10.",
+    "limit-lowest": "Lower bound of the tasks that all workers of a queue run at a time.",
+    "limit-highest": "Upper bound. Between the bounds the limit adapts to push-back from the downstream.",
     "processes": "Number of processes. A process that dies is replaced.",
     "max-run-seconds": "Time limit of a run.",
     "rate-per-second": "Maximum number of tasks to start per second.",
+    "poll-seconds": "Longest pause between claims that find too few tasks.",
     "idle-exit-seconds": "End after this time without a task.",
+    "give-up-seconds": "End with the error if the database does not answer for this time.",
     "drain-seconds": "How long to wait for running tasks at the end.",
     "health-port": "Port of /live and /ready; 0 for a free one.",
     "health-host": "Address of the health checks.",
+    "status-seconds": "Time between two status lines of JSON.",
 }
 FLAGS: Final = {
     "verbose": "Also print a line for each run.",
@@ -42,15 +50,21 @@ FLAGS: Final = {
 }
 
 
-class Command(BaseCommand):
-    """Run the handlers that the setting FRESHQ names, by `freshq work`."""
+# Tells the processes of a command the queues that its --queue names, by spaces.
+QUEUES: Final = "FRESHQ_DJANGO_QUEUES"
 
-    help = "Run the tasks of the project's queue with the handlers of FRESHQ['HANDLERS']."
+
+class Command(BaseCommand):
+    """Run the handlers that the setting FRESHQ names, and Django's tasks, by `freshq work`."""
+
+    help = "Run Django's tasks, and the tasks of the project's queue with the handlers of FRESHQ['HANDLERS']."
     requires_migrations_checks = True
 
     @override
     def add_arguments(self, parser: Any) -> None:
         """Take the options of `freshq work`."""
+        text = "Name of a queue to work; may be repeated. By default all of them."
+        parser.add_argument("--queue", action="append", default=[], help=text)
         for option, text in OPTIONS.items():
             parser.add_argument(f"--{option}", help=text)
         for flag, text in FLAGS.items():
@@ -59,14 +73,22 @@ class Command(BaseCommand):
     @override
     def handle(self, *_: Any, **given: Any) -> None:
         """Run, and exit with the status of `freshq work`."""
-        if not Project.of_settings().handlers:
-            raise CommandError("FRESHQ: name the handlers, such as 'HANDLERS': 'shop.tasks.handlers'")
+        if not Project.of_settings().handlers and not task_backends():
+            raise CommandError(
+                "FRESHQ: name the handlers, such as 'HANDLERS': 'shop.tasks.handlers'; or let Django's tasks "
+                "use freshq, by TASKS = {'default': {'BACKEND': 'freshq.contrib.django.tasks.FreshqBackend'}}"
+            )
+        os.environ[QUEUES] = " ".join(given["queue"])
+        try:
+            _queues()
+        except (ValueError, ImproperlyConfigured) as error:
+            raise CommandError(str(error)) from error
         try:
             _runner()
-        except ImportError as error:
+        except (ImportError, ValueError) as error:
             msg = f"FRESHQ: HANDLERS: {error}"
             raise CommandError(msg) from error
-        words = [f"{__name__}:runner", "--queue", f"{__name__}:queue"]
+        words = [f"{__name__}:runner", "--queue", f"{__name__}:queues"]
         for option in OPTIONS:
             if (value := given[option.replace("-", "_")]) is not None:
                 words += [f"--{option}", str(value)]
@@ -90,54 +112,89 @@ def fresh_connections() -> Iterator[None]:
 
 
 class DjangoRunner(CoroutineRunner):
-    """The project's handlers, with fresh connections for each run in a thread."""
+    """Runs Django's tasks, and other tasks by the project's handlers, with fresh connections for each run.
 
-    def __init__(self, handlers: CoroutineRunner) -> None:
-        self.codec = handlers.codec
-        self._handlers = handlers
+    Coroutines of handlers have none.
+    """
+
+    def __init__(self, named: Callable[[Task], Any]) -> None:
+        """Use the handlers, or the function of a task, that the project names."""
+        self._named = named
+        self._handlers = named if isinstance(named, CoroutineRunner) else None
+        if self._handlers is not None:
+            self.codec = self._handlers.codec
+        self._has_tasks = bool(task_backends())
+
+    def _is_of_django(self, task: Task) -> bool:
+        if not self._has_tasks or (self._handlers is not None and task.kind in (self._handlers.kinds or ())):
+            return False
+        from freshq.contrib.django.tasks import is_of_django  # noqa: PLC0415 - Django may have no tasks
+
+        return is_of_django(task)
 
     @property
     @override
     def kinds(self) -> list[str] | None:
-        return self._handlers.kinds
+        return None if self._handlers is None or self._has_tasks else self._handlers.kinds
 
     @override
     def __call__(self, task: Task) -> Any:
         with fresh_connections():
-            return self._handlers(task)
+            if not self._is_of_django(task):
+                return self._named(task)
+            from freshq.contrib.django.tasks import run  # noqa: PLC0415 - as above
+
+            return run(task)
 
     @override
     def unknown_kind(self, task: Task) -> Busy | None:
+        if self._handlers is None or self._is_of_django(task):
+            return None
         return self._handlers.unknown_kind(task)
 
     @override
     def has_coroutine(self, task: Task) -> bool:
-        return self._handlers.has_coroutine(task)
+        return self._handlers is not None and self._handlers.has_coroutine(task)
 
     @override
     def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
-        return self._handlers.start(task, loop)
+        return None if self._handlers is None else self._handlers.start(task, loop)
 
 
-def _runner() -> Callable[[Task], Any]:
-    """Return the object that the setting names: handlers, or a function of a task."""
+def _runner() -> DjangoRunner:
+    """Return what runs tasks: Django's tasks, and the object that the setting names.
+
+    Raises:
+        ImportError: If that does not exist.
+        ValueError: If it is no function of a task.
+    """
     name = Project.of_settings().handlers.replace(":", ".")
-    named = import_string(name)
-    if isinstance(named, CoroutineRunner):
-        return DjangoRunner(named)
+    named = import_string(name) if name else Handlers()
+    return DjangoRunner(named if isinstance(named, CoroutineRunner) else checked_runner(named))
 
-    @wraps(named)
-    def run(task: Task) -> Any:
-        with fresh_connections():
-            return named(task)
 
-    return run
+def _queues() -> list[Queue]:
+    """Return the queues to work.
+
+    Raises:
+        ValueError: If there is no queue with a name that was given.
+    """
+    project = Project.of_settings()
+    names = project.queue_names(own=bool(project.handlers))
+    chosen = os.environ.get(QUEUES, "").split()
+    takes_any = any(each.get("QUEUES") == [] for each in task_backends())
+    for name in chosen:
+        if name not in names and not takes_any:
+            msg = f"queue: there is no queue {quoted(name)}; use {', '.join(names)}"
+            raise ValueError(msg)
+    return [queue.named(name) for name in dict.fromkeys(chosen or names)]
 
 
 def __getattr__(name: str) -> object:
-    """Return the runner; in a new process of `freshq work`, load the project's applications first."""
-    if name != "runner":
+    """Return the runner or the queues; in a new process of `freshq work`, load the applications first."""
+    found = {"runner": _runner, "queues": _queues}.get(name)
+    if found is None:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
     str(queue.name)  # sets Django up
-    return _runner()
+    return found()
