@@ -9,8 +9,8 @@ from freshq import Order, Queue
 from freshq.cli.commands.watch import Watcher, frame
 from freshq.cli.output import Output
 from freshq.policy.backlog_limit import BacklogLimit
+from freshq.queue.reading import SLACK_IDS
 from freshq.stores.base import Stats
-from freshq.stores.tally import SLACK_IDS
 from tests.conftest import StoreUnderTest
 from tests.support.readings import ids
 

@@ -8,7 +8,7 @@ from freshq import Queue
 from freshq.cli.dashboard.snapshots import PageWatcher
 from freshq.cli.output import json_text
 from freshq.queue.core import core_of
-from freshq.stores.memory import MAX_GROUPS
+from freshq.queue.reading import MAX_LINES, newest_created
 from tests.conftest import StoreUnderTest
 from tests.support.readings import known
 
@@ -17,7 +17,7 @@ MAX_AGE_SECONDS = 60.0
 
 def times(queue: Queue, at_most: int = 100) -> dict[str | None, list[float]]:
     now = queue.admin.now()
-    found = core_of(queue).store.newest_created(queue.name, now, now - MAX_AGE_SECONDS, at_most)
+    found = newest_created(core_of(queue).store, queue.name, now, now - MAX_AGE_SECONDS, at_most)
     return {group: created for group, created in found.items() if created}
 
 
@@ -64,7 +64,7 @@ class TestNewestCreated:
 
     def test_very_many_groups_are_counted(self, store: StoreUnderTest) -> None:
         queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
-        number = MAX_GROUPS + 6
+        number = MAX_LINES + 6
         queue.put_many([{"payload": n, "group": f"g{n}"} for n in range(number)])
         found = times(queue)
         assert all(len(created) == 1 for created in found.values())

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from freshq import GroupRule, GroupRules, Order, PutOutcome, Queue
-from freshq.queue import lines
+from freshq.queue import lines, reading
 from freshq.queue.core import core_of
 from freshq.stores import memory
 from freshq.stores.memory import StateCounts
@@ -17,10 +17,11 @@ from tests.support.statements import database_of
 
 SMALL: Final = 2
 PAGES: Final = {
-    memory: ("CHUNK_TASKS", "COMING_PAGE", "DEAD_PAGE", "LOOKED_TASKS", "MAX_GROUPS"),
+    memory: ("CHUNK_TASKS", "COMING_PAGE", "DEAD_PAGE", "LOOKED_TASKS"),
     tasks: ("BATCH_ROWS", "DEAD_ROWS", "SCAN_ROWS"),
-    counts: ("FEW_LINES", "MAX_LINES"),
+    counts: ("FEW_LINES",),
     lines: ("PAGE_LINES", "WINDOW_LINES"),
+    reading: ("MAX_LINES",),
 }
 on_tables = pytest.mark.parametrize("store", DATABASES, indirect=True)
 on_each_store = pytest.mark.parametrize("store", ["memory", *DATABASES], indirect=True)
@@ -122,10 +123,15 @@ def counted(*deadlines: float) -> StateCounts:
 
 
 def test_of_many_groups_those_with_the_latest_deadlines_are_counted() -> None:
-    states = counted(110.0, 140.0, 120.0, 130.0, 150.0)
-    assert states.by_group(105.0, 99.0, 1) == {"g4": 1, "g1": 1, "g3": 1}
-    assert states.newest_by_group(135.0, 99.0, 1) == {"g4": [104.0], "g1": [101.0]}
-    assert states.newest_by_group(105.0, 101.0, 1) == {"g4": [104.0], "g3": [103.0]}
+    now = 100.0
+    queue = Queue.memory(clock=lambda: now)
+    for n, deadline in enumerate((110.0, 140.0, 120.0, 130.0, 150.0)):
+        queue.put(n, group=f"g{n}", max_age_seconds=deadline - now)
+        now += 1
+    store = core_of(queue).store
+    assert reading.count_waiting(store, queue.name, 105.0, 99.0, 1) == {"g4": 1, "g1": 1, "g3": 1}
+    assert reading.newest_created(store, queue.name, 135.0, 99.0, 1) == {"g4": [104.0], "g1": [101.0]}
+    assert reading.newest_created(store, queue.name, 105.0, 101.0, 1) == {"g4": [104.0], "g3": [103.0]}
 
 
 @pytest.mark.parametrize(("number", "bounds"), [(2, ()), (3, ("at least", "at most"))])

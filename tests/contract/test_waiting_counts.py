@@ -3,7 +3,7 @@
 import pytest
 
 from freshq.queue.core import core_of
-from freshq.stores.lines import OldestRequest
+from freshq.queue.reading import count_waiting, oldest_created, oldest_tasks
 from tests.conftest import StoreUnderTest
 
 
@@ -16,11 +16,10 @@ def test_a_task_past_its_own_deadline_does_not_wait(store: StoreUnderTest) -> No
     store.clock.advance(8)
     now, created_after = queue.admin.now(), queue.admin.now() - 3600
     tasks = core_of(queue).store
-    assert tasks.count_waiting("default", now, created_after, 10) == {None: 1, "other": 1}
-    assert tasks.oldest_created("default", now, created_after) == pytest.approx(now - 8)
-    assert [task.task_id for task in tasks.oldest_tasks(OldestRequest("default", now, created_after, 1))] == [
-        "live"
-    ]
+    assert count_waiting(tasks, "default", now, created_after, 10) == {None: 1, "other": 1}
+    assert oldest_created(tasks, "default", now, created_after) == pytest.approx(now - 8)
+    oldest = oldest_tasks(tasks, "default", now, created_after, 1)
+    assert [task.task_id for task in oldest] == ["live"]
     stats = queue.stats(approximate=True)
     assert stats.pending == 2
     assert stats.oldest_pending_seconds == pytest.approx(8)
@@ -33,7 +32,8 @@ def test_nothing_but_stale_tasks_is_nothing_waiting(store: StoreUnderTest) -> No
     queue.put_many([{"payload": "stale", "max_age_seconds": 5} for _ in range(3)])
     store.clock.advance(10)
     now, created_after = queue.admin.now(), queue.admin.now() - 3600
-    assert not any(core_of(queue).store.count_waiting("default", now, created_after, 10).values())
-    assert core_of(queue).store.oldest_created("default", now, created_after) is None
-    assert core_of(queue).store.oldest_tasks(OldestRequest("default", now, created_after, 10)) == []
+    tasks = core_of(queue).store
+    assert not any(count_waiting(tasks, "default", now, created_after, 10).values())
+    assert oldest_created(tasks, "default", now, created_after) is None
+    assert oldest_tasks(tasks, "default", now, created_after, 10) == []
     assert queue.stats(approximate=True).oldest_pending_seconds is None

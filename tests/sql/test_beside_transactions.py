@@ -183,8 +183,8 @@ def test_a_transaction_that_can_no_longer_be_committed_raises(
     broken = sa.text("SELECT * FROM no_such_table")
     monkeypatch.setattr(
         store,
-        "oldest_tasks",
-        lambda _request: store.database.read(lambda connection: connection.execute(broken)),
+        "read_waiting",
+        lambda *_arguments: store.database.read(lambda connection: connection.execute(broken)),
     )
     del engine
 

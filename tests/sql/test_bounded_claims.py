@@ -11,7 +11,7 @@ from freshq import GroupRule, GroupRules, Order, Queue, Settlement
 from freshq.queue import lines
 from freshq.queue.core import core_of
 from freshq.queue.lines import WINDOW_LINES
-from freshq.stores.lines import OldestRequest
+from freshq.queue.reading import count_waiting, oldest_created, oldest_tasks
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.counts import COUNTED_ROWS
 from freshq.stores.sql.lines import LOOKED_ROWS, STALE_ROWS
@@ -184,9 +184,9 @@ def test_counts_and_ages_send_a_bounded_number_of_statements(queue: Queue) -> No
     now, store = queue.admin.now(), core_of(queue).store
     with sent(queue) as statements:
         stats = queue.stats(approximate=True)
-        waiting = store.count_waiting("default", now, now - 3600, 2_000)
-        oldest = store.oldest_created("default", now, now - 3600)
-        tasks = store.oldest_tasks(OldestRequest("default", now, now - 3600, 2))
+        waiting = count_waiting(store, "default", now, now - 3600, 2_000)
+        oldest = oldest_created(store, "default", now, now - 3600)
+        tasks = oldest_tasks(store, "default", now, now - 3600, 2)
     assert len(statements) <= 13  # one of them for dead rows, on PostgreSQL
     assert stats.pending == 1_000
     assert len(waiting) == sum(waiting.values()) == 1_000

@@ -531,8 +531,8 @@ FROM (
 WHERE waiting.created_us > :created_after_us::BIGINT GROUP BY waiting.task_group;
 
 -- what waits: newest_by_group
--- Groups and creation times of the claimable tasks with the latest deadlines.
-SELECT waiting.task_group, waiting.created_us
+-- Creation times and groups of the claimable tasks with the latest deadlines.
+SELECT waiting.created_us, waiting.task_group
 FROM (
   SELECT tasks.task_group AS task_group, tasks.created_us AS created_us
   FROM tasks
@@ -567,19 +567,6 @@ FROM (
   AND tasks.agenda = 'stale'::VARCHAR
   AND tasks.due_us > :now_us::BIGINT
   ORDER BY tasks.due_us DESC
-  LIMIT :page) AS waiting
-WHERE waiting.created_us > :created_after_us::BIGINT;
-
--- what waits: nearest_deadlines
--- Creation times and deadlines of the claimable tasks with the earliest deadlines.
-SELECT waiting.created_us, waiting.deadline_us
-FROM (
-  SELECT tasks.deadline_us AS deadline_us, tasks.created_us AS created_us
-  FROM tasks
-  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
-  AND tasks.agenda = 'stale'::VARCHAR
-  AND tasks.due_us > :now_us::BIGINT
-  ORDER BY tasks.due_us
   LIMIT :page) AS waiting
 WHERE waiting.created_us > :created_after_us::BIGINT;
 

@@ -13,6 +13,7 @@ from benchmarks.render import markdown
 
 from freshq import Order, Queue, TaskStatus
 from freshq.queue.core import core_of
+from freshq.queue.reading import count_waiting
 from tests.support.readings import counts
 
 
@@ -40,7 +41,7 @@ def test_groups_have_the_same_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("benchmarks.growth.LIVE", 20)
     place = Place(Queue.memory(**options(Order.LIFO)))
     in_groups(place, 5)
-    waiting = core_of(place.queue).store.count_waiting("default", place.queue.admin.now(), 0.0, 100)
+    waiting = count_waiting(core_of(place.queue).store, "default", place.queue.admin.now(), 0.0, 100)
     assert list(waiting.values()) == [4] * 5
 
 

@@ -1,6 +1,7 @@
 """The bound on the backlog while other threads put, and when the store fails."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -9,8 +10,11 @@ from freshq.errors import PutIncomplete
 from freshq.policy import BacklogLimit, WhenFull
 from freshq.policy.rules import OverloadRules
 from freshq.queue.shared.measures import FlowMeter
+from freshq.stores.lines import WaitingReader
 from freshq.stores.memory import MemoryStore
 from tests.conftest import Clock
+
+T = TypeVar("T")
 
 
 class InterruptedStore(MemoryStore):
@@ -20,18 +24,21 @@ class InterruptedStore(MemoryStore):
         """Start with no interruption."""
         super().__init__()
         self.after_count: Callable[[], object] | None = None
+        self.after_oldest: Callable[[], object] | None = None
         self.counts = 0
 
-    def count_waiting(
-        self, queue: str, now: float, created_after: float, at_most: int
-    ) -> dict[str | None, int]:
-        """Count, then let the test act once."""
-        counts = super().count_waiting(queue, now, created_after, at_most)
-        self.counts += 1
-        action, self.after_count = self.after_count, None
-        if action is not None:
+    def read_waiting(self, queue: str, now: float, work: Callable[[WaitingReader], T]) -> T:
+        """Count, or read the oldest tasks; then let the test act once."""
+        answer = super().read_waiting(queue, now, work)
+        is_count = isinstance(answer, dict)
+        self.counts += is_count
+        if is_count and (action := self.after_count) is not None:
+            self.after_count = None
             action()
-        return counts
+        elif not is_count and (action := self.after_oldest) is not None:
+            self.after_oldest = None
+            action()
+        return answer
 
 
 @pytest.fixture
@@ -91,8 +98,7 @@ def test_a_task_that_changes_before_it_is_evicted_is_not_shed(store: Interrupted
     queue = queue_with(store, BacklogLimit(2, group_share=0.5))
     for name in ("a", "b"):
         queue.put(name, task_id=name, group="noisy")
-    listed = store.oldest_tasks
-    store.oldest_tasks = lambda *arguments: (listed(*arguments), queue.cancel("a"))[0]  # type: ignore[method-assign]
+    store.after_oldest = lambda: queue.cancel("a")
     queue.put("c", group="noisy")
     stats = queue.stats()
     assert (stats.pending, stats.cancelled, stats.shed) == (2, 1, 0)
@@ -178,8 +184,7 @@ def test_a_task_that_changes_before_its_eviction_is_not_counted_as_shed(
     queue = Queue(store, backlog=BacklogLimit(2), clock=clock)
     for name in ("a", "b"):
         queue.put(name, task_id=name)
-    listed = store.oldest_tasks
-    store.oldest_tasks = lambda *arguments: (listed(*arguments), change(queue))[0]  # type: ignore[method-assign]
+    store.after_oldest = lambda: change(queue)
     queue.put("c")
     assert queue.stats().shed == 0
     assert [record.getMessage() for record in caplog.records] == ["task a changed before it could be evicted"]

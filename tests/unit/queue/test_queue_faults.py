@@ -134,7 +134,7 @@ class TestClaim:
     def test_if_what_waits_cannot_be_read_it_is_passed_over(self, place: Place) -> None:
         queue = self.overloaded(place)
         queue.put("fresh")
-        place.before("oldest_tasks", fail)
+        place.before("read_waiting", fail)
         assert [claim.task.payload for claim in queue.claim()] == ["fresh"]
         assert queue.stats().shed_by_reason == {"codel": 1}
         assert place.logged() == [("queue 'default': could not read what else waited too long", True)]
@@ -277,13 +277,13 @@ class TestFreshLeases:
 class TestAdmission:
     def test_a_put_does_not_wait_for_another_thread_that_measures_the_pressure(self, place: Place) -> None:
         queue = place.queue(admission=AdmissionLimit())
-        place.before("oldest_created", lambda: queue.put("meanwhile"), calls=range(1))
+        place.before("read_waiting", lambda: queue.put("meanwhile"), calls=range(1))
         queue.put("work")
         assert queue.stats().pending == 2
 
     def test_after_a_failed_measure_the_next_put_measures_again(self, place: Place) -> None:
         queue = place.queue(admission=AdmissionLimit())
-        place.before("oldest_created", fail, calls=range(1))
+        place.before("read_waiting", fail, calls=range(1))
         with pytest.raises(StoreError):
             queue.put("work")
         queue.put("work")
@@ -464,7 +464,7 @@ class TestShared:
         assert other.stats().shed_by_reason == {"overflow": 1}
 
     def test_a_bound_that_could_not_be_enforced_is_logged(self, place: Place) -> None:
-        place.before("count_waiting", fail)
+        place.before("read_waiting", fail)
         place.queue(backlog=BacklogLimit(1)).put("work")
         assert place.logged() == [("queue 'default': could not enforce the backlog limit", True)]
 

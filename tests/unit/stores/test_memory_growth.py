@@ -16,6 +16,7 @@ from freshq import Order, Queue, TaskStatus
 from freshq.model.new_task import NewTask
 from freshq.model.task import Task
 from freshq.queue.core import core_of
+from freshq.queue.reading import count_waiting, oldest_created
 from freshq.stores.sql import SqlStore
 
 FEW, MANY = 100, 10_000
@@ -160,15 +161,14 @@ def test_a_claim_from_ten_thousand_groups_costs_at_most_twice_that_from_one() ->
 
 
 def count(filled: Filled) -> None:
-    waiting = core_of(filled.queue).store.count_waiting(
-        "default", filled.now, filled.now - MAX_AGE_SECONDS, 10
-    )
+    created_after = filled.now - MAX_AGE_SECONDS
+    waiting = count_waiting(core_of(filled.queue).store, "default", filled.now, created_after, 10)
     assert sum(waiting.values()) >= 10
 
 
 def look_for_the_oldest(filled: Filled) -> None:
     created_after = filled.now - MAX_AGE_SECONDS
-    assert core_of(filled.queue).store.oldest_created("default", filled.now, created_after) is not None
+    assert oldest_created(core_of(filled.queue).store, "default", filled.now, created_after) is not None
 
 
 def approximate(filled: Filled) -> None:
@@ -197,10 +197,9 @@ def test_counts_of_many_groups_agree_with_those_of_each_task() -> None:
     queue, created_after = filled.queue, filled.now - MAX_AGE_SECONDS
     queue.claim(10)
     exact, known = queue.stats(), queue.stats(approximate=True)
-    assert exact.pending == sum(
-        core_of(queue).store.count_waiting("default", filled.now, created_after, 99).values()
-    )
-    oldest = core_of(queue).store.oldest_created("default", filled.now, created_after)
+    waiting = count_waiting(core_of(queue).store, "default", filled.now, created_after, 99)
+    assert exact.pending == sum(waiting.values())
+    oldest = oldest_created(core_of(queue).store, "default", filled.now, created_after)
     assert oldest is not None
     assert exact.oldest_pending_seconds == pytest.approx(filled.now - oldest)
     assert known == replace(exact, shed_by_reason={}, bounded={"shed_by_reason": "not counted"})

@@ -22,9 +22,9 @@ from freshq.model.checks import (
 from freshq.model.task import LIVE, TaskStatus
 from freshq.queue.core import Verbs
 from freshq.queue.polling import EndsPoll, answer_of
+from freshq.queue.reading import FirstIds, tally
 from freshq.queue.shared.measures import REFUSED
 from freshq.stores.base import Conflict, Guard, parse_place, place_of
-from freshq.stores.tally import FirstIds, tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -22,9 +22,10 @@ from freshq.policy.shedding import MAX_SHED_BEHIND, MAX_TAKES, ShedReason
 from freshq.queue.core import Verbs, transactions_of
 from freshq.queue.lines import CountedClaim, LimitedClaim, OpenLines, place_in_line
 from freshq.queue.polling import answer_of, poll_for_claims
+from freshq.queue.reading import first_to_expire, oldest_created, oldest_tasks
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Guard
-from freshq.stores.lines import Choice, ClaimRequest, OldestRequest
+from freshq.stores.lines import Choice, ClaimRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -304,9 +305,9 @@ def _oldest_behind(core: Core, to_shed: Sequence[Claim], now: float) -> list[Tas
     # CoDel does not shed tasks that the reserve keeps from claims.
     reserve_seconds = core.rules.reserve.seconds(lambda: now)
     created_after = now - core.rules.stale_after_seconds + reserve_seconds
-    request = OldestRequest(core.name, now, created_after, MAX_SHED_BEHIND, [*groups][:MAX_SHED_LINES], level)
+    some = [*groups][:MAX_SHED_LINES]
     try:
-        oldest = core.store.oldest_tasks(request)
+        oldest = oldest_tasks(core.store, core.name, now, created_after, MAX_SHED_BEHIND, some, level)
     except StoreError:
         logger.warning("queue %r: could not read what else waited too long", core.name, exc_info=True)
         return []
@@ -385,11 +386,9 @@ def _of_line(
 
 def _newest_first(reader: LineReader[Any], request: ClaimRequest, level: Level, group: Group) -> bool:
     """Return which end of a line is served, in an order that switches; it may read the oldest task first."""
-    key, moment = level.keys[group], request.moment()
-    oldest, nearest = (
-        partial(reader.oldest_created, key, moment),
-        partial(reader.first_to_expire, key, moment),
-    )
+    moment = request.moment()
+    live = (level.keys[group], moment.deadline_after, moment.created_after)
+    oldest, nearest = partial(reader.oldest_created, *live), partial(reader.first_to_expire, *live)
     return request.orders.newest_first((level.number, group), moment.now, oldest, nearest)
 
 
@@ -865,7 +864,7 @@ class Claiming(Verbs):
         if reserve.check_due(moment.now, seconds, short=short):
             created_after = moment.now - request.max_age_seconds
             store = self._core.store
-            oldest = store.oldest_created(self.name, moment.now, created_after)
+            oldest = oldest_created(store, self.name, moment.now, created_after)
             found = reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)
             if found and short:
-                reserve.bound(store.first_to_expire(self.name, moment.now, created_after))
+                reserve.bound(first_to_expire(store, self.name, moment.now, created_after))

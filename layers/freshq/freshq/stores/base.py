@@ -34,9 +34,9 @@ if TYPE_CHECKING:
         ClaimRequest,
         LimitedLines,
         LineReader,
-        OldestRequest,
         Search,
         Stored,
+        WaitingReader,
     )
 
     Connection: TypeAlias = sa.Connection
@@ -70,6 +70,8 @@ T = TypeVar("T")
 MOST_STALE: Final = 1_000
 # Deadlines of expired tasks that a process keeps until they are counted.
 MOST_EXPIRED: Final = 100_000
+# The states that `Stats` counts.
+STATES: Final = ("pending", "delayed", "taken", "success", "failure", "cancelled", "shed")
 OnConflict: TypeAlias = Literal["ignore", "update"]
 # The outcome of the put, or the error that prevented it.
 PutResult: TypeAlias = "PutOutcome | FreshqError"
@@ -646,24 +648,8 @@ class Lines(Protocol):
         """Make the next call read the present lines, ignoring those that this process remembers."""
         return
 
-    def count_waiting(
-        self, queue: str, now: float, created_after: float, at_most: int
-    ) -> dict[str | None, int]:
-        """Count the tasks claimable at `now` by group, reading little more than `at_most` of each line."""
-
-    def newest_created(
-        self, queue: str, now: float, created_after: float, at_most: int
-    ) -> dict[str | None, list[float]]:
-        """Return when tasks claimable at `now` were created, by group: of each line the `at_most` newest."""
-
-    def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
-        """Return the creation time of the oldest task that is claimable at `now`; None if there is none."""
-
-    def first_to_expire(self, queue: str, now: float, created_after: float) -> list[tuple[float, float]]:
-        """Return when some tasks claimable at `now` were created, and their deadlines: the nearest, if known.
-
-        They show whether a task is late by its own deadline, which may be nearer than that of the oldest one.
-        """
+    def read_waiting(self, queue: str, now: float, work: Callable[[WaitingReader], T]) -> T:
+        """Have a function read what waits in the lines of a queue at a time; return its answer."""
 
     def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
         """Count the tasks in the lines that went stale between two times; at least, if they are many.
@@ -674,9 +660,6 @@ class Lines(Protocol):
             now: Current time in seconds.
             life_seconds: Age at which most of the tasks are stale.
         """
-
-    def oldest_tasks(self, request: OldestRequest) -> list[Task]:
-        """Return the oldest claimable tasks, the lowest priority level first."""
 
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
         """Return counts that cost at most a page per shard, whatever the backlog."""

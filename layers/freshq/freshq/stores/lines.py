@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 Line: TypeAlias = tuple[int, str | None]
 # Keys of lines from the first up to, but without, the second.
 Range: TypeAlias = tuple[str, str]
+# When tasks were created, in seconds, by group.
+Times: TypeAlias = dict[str | None, list[float]]
 _Candidate = TypeVar("_Candidate")
 # Number of running tasks whose turns are corrected when they are settled: more than a process has.
 MAX_CHARGED: Final = 10_000
 # Number of claims and ends of tasks that wait to be counted; older ones are forgotten.
 MAX_UNCOUNTED: Final = 10_000
+# In place of the key of a line: all lines of a queue.
+ALL_LINES: Final = ""
 # Sorts after the lines of every level, because keys begin with a digit.
 END: Final = ":"
 # A suffix that sorts between the key of a line and the next one, because a group has no NUL.
@@ -373,17 +377,48 @@ class Candidate(Protocol):
 Found = TypeVar("Found", bound=Candidate, default=Stored)
 
 
-class LineReader(Protocol[Found]):
-    """Reads the lines of a queue, each named by its key.
+class WaitingReader(Protocol):
+    """Reads the live tasks in the lines of a queue, each named by its key.
+
+    It does not read `ALL_LINES` one by one, but tasks of the queue with the nearest or the latest deadlines.
+
+    Attributes:
+        by_deadline: Whether tasks have an order by their deadlines; if not, it cannot read all lines at once.
+    """
+
+    by_deadline: bool = True
+
+    def lines(self, after: str, until: str, count: int) -> list[str]:
+        """Return the keys of the first `count` lines with tasks that follow a key and precede another."""
+
+    def count(self, key: str, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
+        """Return the number of tasks by group, counting little more than `at_most`."""
+
+    def newest(self, key: str, now: float, created_after: float, count: int) -> Times:
+        """Return when the `count` newest tasks of a line were created; of all lines, some more."""
+
+    def oldest(self, key: str, now: float, created_after: float, count: int) -> Iterable[tuple[float, str]]:
+        """Return when the `count` oldest tasks were created, and their ids: of the lowest level first."""
+
+    def oldest_created(self, key: str, now: float, created_after: float) -> float | None:
+        """Return when the oldest task was created; None if none was found."""
+        return next((created for created, _id in self.oldest(key, now, created_after, 1)), None)
+
+    def first_to_expire(self, key: str, now: float, created_after: float) -> list[tuple[float, float]]:
+        """Return when the tasks of a line were created, and their deadlines: of the queue's nearest ones."""
+
+    def listed(self, task_ids: Sequence[str]) -> list[Task]:
+        """Return those of some tasks that wait in a line, in the order of their ids."""
+
+
+class LineReader(WaitingReader, Protocol[Found]):
+    """Reads the lines of a queue for a claim.
 
     Attributes:
         more_lines: How many lines a claim sees beyond a window, because finding lines costs nothing.
     """
 
     more_lines: int = 0
-
-    def lines(self, after: str, until: str, count: int) -> list[str]:
-        """Return the keys of the first `count` lines with tasks that follow a key and precede another."""
 
     def last_line(self, until: str) -> str | None:
         """Return the key of the last line with tasks that precedes a key; None if there is none."""
@@ -414,12 +449,6 @@ class LineReader(Protocol[Found]):
     def tasks(self, found: Iterable[Found], count: int) -> list[Task]:
         """Return the tasks of the first `count` candidates that are claimable."""
 
-    def oldest_created(self, key: str, moment: ClaimMoment) -> float | None:
-        """Return when the oldest live task of a line was created; None if it is empty."""
-
-    def first_to_expire(self, key: str, moment: ClaimMoment) -> Iterable[tuple[float, float]]:
-        """Return when tasks of a line were created, and their deadlines: of the queue's nearest ones."""
-
 
 class LimitedLines(LineReader[Stored], Protocol):
     """Reads lines, takes their tasks, and counts what runs, while no other claim takes the same tasks.
@@ -448,28 +477,3 @@ class LimitedLines(LineReader[Stored], Protocol):
 
     def keep_starts(self, values: Mapping[str, list[list[float]]]) -> None:
         """Keep the recent starts of groups."""
-
-
-@dataclass(frozen=True, slots=True)
-class OldestRequest:
-    """A request for the oldest claimable tasks of a queue.
-
-    Attributes:
-        queue: Name of the queue.
-        now: Current time in seconds; tasks past their own deadline are stale.
-        created_after: Tasks created at or before this time are stale.
-        count: Maximum number of tasks.
-        groups: Only of these groups; None for all.
-        level: Only of this priority level; None for all.
-    """
-
-    queue: str
-    now: float
-    created_after: float
-    count: int
-    groups: Collection[str | None] | None = None
-    level: int | None = None
-
-    def asks(self, level: int, group: str | None) -> bool:
-        """Return whether it asks for tasks of a line."""
-        return self.level in (None, level) and (self.groups is None or group in self.groups)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from copy import deepcopy
-from itertools import chain, islice
+from itertools import groupby, islice
 from math import inf
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from sortedcontainers import SortedDict, SortedList
@@ -31,7 +33,7 @@ from freshq.stores.base import (
     place_of,
     put_over,
 )
-from freshq.stores.lines import LimitedLines, Stored, line_key, parse_line
+from freshq.stores.lines import ALL_LINES, END, LimitedLines, Stored, line_key, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from freshq.errors import FreshqError
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.base import OnConflict, PutResult
-    from freshq.stores.lines import Choice, ClaimRequest, Line, LineReader, OldestRequest, Range
+    from freshq.stores.lines import Choice, ClaimRequest, LineReader, Range, Times, WaitingReader
 
 T = TypeVar("T")
 
@@ -54,8 +56,6 @@ CHUNK_TASKS: Final = 256
 MAX_FRUITLESS: Final = 64
 # Chunks of stale tasks whose memory one claim frees, within tens of microseconds.
 FREED_CHUNKS: Final = 1
-# Maximum number of lines to count one by one; beyond it, counts go by the deadlines of all tasks.
-MAX_GROUPS: Final = 64
 # Comes after every task id.
 LAST_ID: Final = chr(0x10FFFF)
 # Creation time, task id, deadline.
@@ -326,11 +326,6 @@ class WaitingLine:
                     if created > created_after and deadline > deadline_after:
                         yield created, task_id
 
-    def oldest(self, moment: ClaimMoment) -> float | None:
-        """Return the creation time of the oldest task that is not stale; None if there is none."""
-        waiting = self.waiting(moment.created_after, moment.deadline_after)
-        return next((created for created, _id in waiting), None)
-
     def newest(self, created_after: float, deadline_after: float) -> Iterator[float]:
         """Yield the creation times of the tasks that are not stale, newest first."""
         for chunk in reversed(self._chunks):
@@ -441,14 +436,6 @@ class MemoryQueue:
         """Return a line; None if it has no task."""
         line: WaitingLine | None = self._lines.get(key)
         return line
-
-    def all(self) -> Iterator[tuple[Line, WaitingLine]]:
-        """Yield every line, the lowest level first."""
-        return ((parse_line(key), line) for key, line in self._lines.items())
-
-    def few(self) -> list[tuple[Line, WaitingLine]] | None:
-        """Return every line, the lowest level first; None if there are more than `MAX_GROUPS`."""
-        return list(self.all()) if len(self._lines) <= MAX_GROUPS else None
 
 
 class MemoryPart(Store):
@@ -592,20 +579,46 @@ class MemoryReader(LimitedLines):
         return [Stored(task if self._token else copied(task), None) for task in found]
 
     @override
-    def oldest_created(self, key: str, moment: ClaimMoment) -> float | None:
-        with self._store.lock:
-            line = self._queue.get(key)
-            return None if line is None else line.oldest(moment)
+    def count(self, key: str, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
+        if key == ALL_LINES:
+            return self._queue.states.by_group(now, created_after, at_most)
+        return {parse_line(key)[1]: self._line(key).count(created_after, now, at_most)}
 
     @override
-    def first_to_expire(self, key: str, moment: ClaimMoment) -> list[tuple[float, float]]:
-        level, group = parse_line(key)
+    def newest(self, key: str, now: float, created_after: float, count: int) -> Times:
+        if key == ALL_LINES:
+            return self._queue.states.newest_by_group(now, created_after, count)
+        return {parse_line(key)[1]: [*islice(self._line(key).newest(created_after, now), count)]}
+
+    def _line(self, key: str) -> WaitingLine:
+        return self._queue.get(key) or WaitingLine()
+
+    @override
+    def oldest(self, key: str, now: float, created_after: float, count: int) -> Iterator[tuple[float, str]]:
+        keys = self.lines("", END, sys.maxsize) if key == ALL_LINES else [key]
+        for _level, of_level in groupby(keys, key=itemgetter(0)):
+            yield from heapq.merge(*(self._line(key).waiting(created_after, now) for key in of_level))
+
+    @override
+    def oldest_created(self, key: str, now: float, created_after: float) -> float | None:
         with self._store.lock:
-            nearest = self._queue.states.first_to_expire(moment.deadline_after, moment.created_after)
-            of_group = {entry[1]: entry for entry in nearest if entry[3] == group}
-            tasks = self._store.tasks(of_group)
-            of_line = [of_group[task.task_id] for task in tasks if task.priority == level]
-        return [(created, deadline) for deadline, _id, created, _group in of_line]
+            if key == ALL_LINES:
+                return self._queue.states.oldest_created(now, created_after)
+            return next((created for created, _id in self._line(key).waiting(created_after, now)), None)
+
+    @override
+    def first_to_expire(self, key: str, now: float, created_after: float) -> list[tuple[float, float]]:
+        with self._store.lock:
+            nearest = self._queue.states.first_to_expire(now, created_after)
+            if key != ALL_LINES:
+                tasks = self._store.tasks(entry[1] for entry in nearest)
+                keys = (line_key(task.priority, task.group) for task in tasks)
+                nearest = [entry for entry, of in zip(nearest, keys, strict=True) if of == key]
+        return [(created, deadline) for deadline, _id, created, _group in nearest]
+
+    @override
+    def listed(self, task_ids: Sequence[str]) -> list[Task]:
+        return self._store.tasks(task_ids)
 
     @override
     def take(self, found: Sequence[Stored], moment: ClaimMoment) -> list[Stored]:
@@ -683,60 +696,14 @@ class MemoryLines(MemoryPart):
             return work(MemoryReader(self, self._queues[request.queue]))
 
     @override
-    def count_waiting(
-        self, queue: str, now: float, created_after: float, at_most: int
-    ) -> dict[str | None, int]:
+    def read_waiting(self, queue: str, now: float, work: Callable[[WaitingReader], T]) -> T:
         with self._lock:
-            lines = self._queues[queue].few()
-            if lines is None:
-                return self._queues[queue].states.by_group(now, created_after, at_most)
-            counts: Counter[str | None] = Counter()
-            for (_level, group), line in lines:
-                counts[group] += line.count(created_after, now, at_most)
-            return dict(counts)
-
-    @override
-    def newest_created(
-        self, queue: str, now: float, created_after: float, at_most: int
-    ) -> dict[str | None, list[float]]:
-        with self._lock:
-            lines = self._queues[queue].few()
-            if lines is None:
-                return self._queues[queue].states.newest_by_group(now, created_after, at_most)
-            times: defaultdict[str | None, list[float]] = defaultdict(list)
-            for (_level, group), line in lines:
-                times[group] += islice(line.newest(created_after, now), at_most)
-            return dict(times)
-
-    @override
-    def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
-        with self._lock:
-            lines = self._queues[queue].few()
-            if lines is None:
-                return self._queues[queue].states.oldest_created(now, created_after)
-            oldest = (next(line.waiting(created_after, now), None) for _, line in lines)
-            return min((first[0] for first in oldest if first is not None), default=None)
-
-    @override
-    def first_to_expire(self, queue: str, now: float, created_after: float) -> list[tuple[float, float]]:
-        with self._lock:
-            nearest = self._queues[queue].states.first_to_expire(now, created_after)
-            return [(created, deadline) for deadline, _id, created, _group in nearest]
+            return work(MemoryReader(self, self._queues[queue]))
 
     @override
     def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
         with self._lock:
             return self._queues[queue].states.count_stale(since, now)
-
-    @override
-    def oldest_tasks(self, request: OldestRequest) -> list[Task]:
-        with self._lock:
-            levels: defaultdict[int, list[Iterator[tuple[float, str]]]] = defaultdict(list)
-            for (level, group), line in self._queues[request.queue].all():
-                if request.asks(level, group):
-                    levels[level].append(line.waiting(request.created_after, request.now))
-            ranked = chain.from_iterable(heapq.merge(*levels[level]) for level in sorted(levels))
-            return [self._tasks[task_id] for _created, task_id in islice(ranked, request.count)]
 
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:

@@ -19,6 +19,7 @@ from freshq.model.storable_options import StoredOptions, as_text
 from freshq.model.task import TaskStatus
 from freshq.policy.groups import GroupRule, GroupRules, RunningCounts
 from freshq.queue.core import core_of
+from freshq.queue.reading import count_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -167,7 +168,7 @@ def _counted(queue: BaseQueue) -> tuple[Counter[str], RunningCounts, Counter[str
     core = core_of(queue)
     now = core.now()
     created_after = now - core.rules.config.stale_after_seconds
-    waiting = core.store.count_waiting(core.name, now, created_after, COUNTED_TASKS)
+    waiting = count_waiting(core.store, core.name, now, created_after, COUNTED_TASKS)
     running = RunningCounts()
     for task in core.store.leased(core.name, COUNTED_TASKS):
         running.add(task.group, 1)

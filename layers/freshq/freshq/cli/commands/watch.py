@@ -33,6 +33,7 @@ from freshq.cli.output import (
 from freshq.errors import StoreError, printable
 from freshq.model.task import TaskStatus
 from freshq.queue.core import core_of
+from freshq.queue.reading import count_waiting, newest_created
 from freshq.simulate.forecast import Forecaster, WaitingTasks
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Watcher:
     def _newest(self, now: float) -> Iterator[float]:
         """Read the creation times of the newest waiting tasks."""
         since = now - self._queue.admin.config.stale_after_seconds
-        found = core_of(self._queue).store.newest_created(self._queue.name, now, since, MAX_COUNTED)
+        found = newest_created(core_of(self._queue).store, self._queue.name, now, since, MAX_COUNTED)
         return chain.from_iterable(found.values())
 
     def _read_tasks(self, now: float) -> None:
@@ -188,7 +189,7 @@ class Watcher:
 
     def _younger(self, now: float, created_after: float) -> int:
         store, name = core_of(self._queue).store, self._queue.name
-        return sum(store.count_waiting(name, now, created_after, MAX_COUNTED).values())
+        return sum(count_waiting(store, name, now, created_after, MAX_COUNTED).values())
 
 
 def bands(backlog: Sequence[tuple[float, int]]) -> list[tuple[float, float, int]]:

@@ -19,6 +19,7 @@ from freshq.policy.pressure import flow_window_seconds
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import core_of
 from freshq.queue.gauges import workers_slowed
+from freshq.queue.reading import newest_created
 from freshq.queue.shared.measures import REFUSED
 from freshq.simulate.forecast import Forecaster, WaitingTasks
 
@@ -641,7 +642,8 @@ class PageWatcher:
         queue, store, name = self._queue, core_of(self._queue).store, self._queue.name
         now = queue.admin.now()
         stats, pressure = queue.stats(approximate=True), queue.pressure()
-        found = store.newest_created(name, now, now - queue.admin.config.stale_after_seconds, READ_TASKS)
+        created_after = now - queue.admin.config.stale_after_seconds
+        found = newest_created(store, name, now, created_after, READ_TASKS)
         created = {group: times for group, times in found.items() if times}
         held = store.leased(name, READ_LEASES)
         letters = queue.list(TaskStatus.FAILURE, limit=SHOWN_DEAD_LETTERS)

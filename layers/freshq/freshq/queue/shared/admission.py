@@ -12,8 +12,8 @@ from freshq.model.task import TaskStatus
 from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
 from freshq.policy.pressure import LONGEST_SPREAD_SECONDS, AdmissionPolicy
 from freshq.policy.shedding import ShedReason
+from freshq.queue.reading import count_waiting, oldest_tasks
 from freshq.stores.base import Guard
-from freshq.stores.lines import OldestRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -208,7 +208,7 @@ class BacklogBound:
 
     def _count(self, limit: BacklogLimit, more: int, now: float) -> dict[str | None, int]:
         created_after = now - self._deadline_seconds
-        return self._store.count_waiting(self._queue, now, created_after, limit.max_waiting + more)
+        return count_waiting(self._store, self._queue, now, created_after, limit.max_waiting + more)
 
     def _evict(self, evictions: Iterable[Eviction], now: float) -> None:
         """Shed the oldest tasks; stale, claimed or changed tasks need no eviction."""
@@ -218,12 +218,8 @@ class BacklogBound:
                 continue
             groups = [eviction.group] if eviction.victim is Victim.OLDEST_OF_GROUP else None
             created_after = now - self._deadline_seconds
-            request = OldestRequest(self._queue, now, created_after, count, groups)
-            waiting = [
-                task
-                for task in self._store.oldest_tasks(request)
-                if task.status_at(now) is TaskStatus.PENDING
-            ]
+            oldest = oldest_tasks(self._store, self._queue, now, created_after, count, groups)
+            waiting = [task for task in oldest if task.status_at(now) is TaskStatus.PENDING]
             changes = [
                 (self._lifecycle.shed(task, now, eviction.reason), Guard.unchanged(task)) for task in waiting
             ]

@@ -22,6 +22,7 @@ from freshq.policy.reserve import (
 )
 from freshq.policy.retry import until_committed
 from freshq.policy.rules import DEFAULT_QUANTILE
+from freshq.queue.reading import first_to_expire, oldest_created
 from freshq.stores.held import is_inside
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ class FlowMeter:
         return self.flow(now), oldest_age_seconds
 
     def _oldest_age_seconds(self, now: float) -> float | None:
-        oldest = self._store.oldest_created(self._queue, now, now - self._deadline_seconds)
+        oldest = oldest_created(self._store, self._queue, now, now - self._deadline_seconds)
         return None if oldest is None else now - oldest
 
     def pressure(self, now: float, uniform: float) -> Pressure:
@@ -286,7 +287,7 @@ class FlowMeter:
             StoreError: If the store did not answer.
         """
         oldest_age_seconds = self._oldest_age_seconds(now)
-        nearest = self._store.first_to_expire(self._queue, now, now - self._deadline_seconds)
+        nearest = first_to_expire(self._store, self._queue, now, now - self._deadline_seconds)
         latest = latest_wait(now, None, self._deadline_seconds, nearest)
         flow = self.flow_with_stale(now)
         return assess(flow, oldest_age_seconds, self._deadline_seconds, uniform, latest)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import logging
+import sys
 import zlib
-from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import chain, islice, zip_longest
 from math import ceil
@@ -32,7 +32,7 @@ from freshq.stores.dynamodb.line_records import QUIET_SECONDS, LineView
 from freshq.stores.dynamodb.part import DynamoPart
 from freshq.stores.dynamodb.queries import LOOKAHEAD_KEYS
 from freshq.stores.dynamodb.schema import described_table
-from freshq.stores.lines import parse_line
+from freshq.stores.lines import ALL_LINES, END, WaitingReader, line_key, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.leases import Holding
     from freshq.stores.dynamodb.queries import LiveTasks, StatusIndex
     from freshq.stores.dynamodb.schema import IndexEntry, Item
-    from freshq.stores.lines import ClaimRequest, Line, LineReader, OldestRequest
+    from freshq.stores.lines import ClaimRequest, Line, LineReader, Times
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -75,9 +75,76 @@ BOUNDS_OF_SOME_LINES = {
 }
 
 
-def lives_of(entries: Iterable[IndexEntry]) -> list[tuple[float, float]]:
-    """Return when tasks were created, and their deadlines, as far as the index shows them."""
-    return [(entry.created, entry.deadline) for entry in entries if entry.deadline is not None]
+class DynamoWaiting(WaitingReader):
+    """Reads what waits in the lines of one queue, from the status index."""
+
+    by_deadline = False
+
+    def __init__(self, store: DynamoCounts, queue: str, now: float) -> None:
+        self._store = store
+        self._queue = queue
+        self._now = now
+        # The oldest tasks of the line that was read last.
+        self._first: list[IndexEntry] = []
+
+    @override
+    def lines(self, after: str, until: str, count: int) -> list[str]:
+        keys = sorted(line_key(*line) for line in self._store.line_records.all_lines(self._queue, self._now))
+        return [key for key in keys if after < key < until][:count]
+
+    def _partitions(
+        self, key: str, now: float, created_after: float
+    ) -> Iterator[tuple[TableCalls, str, LiveTasks]]:
+        """Yield the first arguments of the queries of a line."""
+        store, lines = self._store, [parse_line(key)]
+        live = store.status_index.live(created_after, now)
+        for partition in store.keyspace.pending_partitions(self._queue, lines):
+            yield store.calls, partition, live
+
+    @override
+    def count(self, key: str, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
+        partitions = self._partitions(key, now, created_after)
+        number = sum(queries.count_live(*partition, at_most) for partition in partitions)
+        return {parse_line(key)[1]: number}
+
+    @override
+    def newest(self, key: str, now: float, created_after: float, count: int) -> Times:
+        """Return times, newest first in each partition. If time is not the order, those of its last tasks."""
+        times: list[float] = []
+        for partition in self._partitions(key, now, created_after):
+            pages = queries.claimable_pages(*partition, count, newest_first=True)
+            entries = chain.from_iterable(page.entries for page in pages)
+            times += sorted((entry.created for entry in islice(entries, count)), reverse=True)
+        return {parse_line(key)[1]: times}
+
+    @override
+    def oldest(self, key: str, now: float, created_after: float, count: int) -> Iterable[tuple[float, str]]:
+        partitions = self._partitions(key, now, created_after)
+        return heapq.merge(*(queries.oldest_claimable(*partition, count) for partition in partitions))
+
+    def _first_entries(self, key: str, now: float, created_after: float) -> list[IndexEntry]:
+        partitions = self._partitions(key, now, created_after)
+        found = (queries.first_entries(*partition, self._store.resume_at) for partition in partitions)
+        return [*chain.from_iterable(found)]
+
+    @override
+    def oldest_created(self, key: str, now: float, created_after: float) -> float | None:
+        self._first = self._first_entries(key, now, created_after)
+        return min((entry.created for entry in self._first), default=None)
+
+    @override
+    def first_to_expire(self, key: str, now: float, created_after: float) -> list[tuple[float, float]]:
+        """Return times of the oldest tasks instead: of a line those that `oldest_created` read."""
+        entries = self._first
+        if key == ALL_LINES:
+            keys = self.lines("", END, sys.maxsize)
+            entries = [each for key in keys for each in self._first_entries(key, now, created_after)]
+        return [(entry.created, entry.deadline) for entry in entries if entry.deadline is not None]
+
+    @override
+    def listed(self, task_ids: Sequence[str]) -> list[Task]:
+        tasks = map(decode_if_task, self._store.calls.get_many(task_ids))
+        return [task for task in tasks if task and task.status is TaskStatus.PENDING and not task.delayed]
 
 
 class DynamoCounts(DynamoPart):
@@ -89,58 +156,8 @@ class DynamoCounts(DynamoPart):
         self.resume_at: queries.ResumeAt = {}
 
     @override
-    def count_waiting(
-        self, queue: str, now: float, created_after: float, at_most: int
-    ) -> dict[str | None, int]:
-        """Count the claimable tasks by group, up to `at_most` of each partition."""
-        live = self.status_index.live(created_after, now)
-        counts: Counter[str | None] = Counter()
-        for line in self.line_records.all_lines(queue, now):
-            for partition in self.keyspace.pending_partitions(queue, [line]):
-                counts[line[1]] += queries.count_live(self.calls, partition, live, at_most)
-        return dict(counts)
-
-    @override
-    def newest_created(
-        self, queue: str, now: float, created_after: float, at_most: int
-    ) -> dict[str | None, list[float]]:
-        """Return the creation times of claimable tasks by group: the `at_most` newest of each partition.
-
-        If time is not the order, they are the times of the last tasks of each partition, newest first.
-        """
-        live = self.status_index.live(created_after, now)
-        times: defaultdict[str | None, list[float]] = defaultdict(list)
-        for line in self.line_records.all_lines(queue, now):
-            for partition in self.keyspace.pending_partitions(queue, [line]):
-                pages = queries.claimable_pages(self.calls, partition, live, at_most, newest_first=True)
-                entries = chain.from_iterable(page.entries for page in pages)
-                found = [entry.created for entry in islice(entries, at_most)]
-                times[line[1]] += found if live.index.by_time else sorted(found, reverse=True)
-        return dict(times)
-
-    @override
-    def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
-        """Return the creation time of the oldest claimable task; None if there is none."""
-        lines = self.line_records.all_lines(queue, now)
-        return self.oldest_of(queue, self.status_index.live(created_after, now), lines)
-
-    def oldest_of(self, queue: str, live: LiveTasks, lines: Iterable[Line]) -> float | None:
-        """Return the creation time of the oldest live task of some lines; None if there is none."""
-        return min((entry.created for entry in self.first_entries(queue, live, lines)), default=None)
-
-    def first_entries(self, queue: str, live: LiveTasks, lines: Iterable[Line]) -> list[IndexEntry]:
-        """Return the oldest live tasks of some lines, about a page of each partition."""
-        return [
-            entry
-            for partition in self.keyspace.pending_partitions(queue, lines)
-            for entry in queries.first_entries(self.calls, partition, live, self.resume_at)
-        ]
-
-    @override
-    def first_to_expire(self, queue: str, now: float, created_after: float) -> list[tuple[float, float]]:
-        """Return times of the oldest claimable tasks; no index has an order by deadlines."""
-        lines = self.line_records.all_lines(queue, now)
-        return lives_of(self.first_entries(queue, self.status_index.live(created_after, now), lines))
+    def read_waiting(self, queue: str, now: float, work: Callable[[WaitingReader], T]) -> T:
+        return work(DynamoWaiting(self, queue, now))
 
     @override
     def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
@@ -150,32 +167,6 @@ class DynamoCounts(DynamoPart):
             queries.count_expired(self.calls, partition, self.status_index, since, now, life_seconds)
             for partition in self.keyspace.pending_partitions(queue, lines)
         )
-
-    @override
-    def oldest_tasks(self, request: OldestRequest) -> list[Task]:
-        """Return the oldest claimable tasks, the lowest priority level first."""
-        levels: dict[int, list[Line]] = {}
-        for line in self._asked_lines(request):
-            levels.setdefault(line[0], []).append(line)
-        live = self.status_index.live(request.created_after, request.now)
-        ids: list[str] = []
-        for level in sorted(levels):
-            ids += self._oldest_ids(request.queue, levels[level], live, request.count - len(ids))
-        tasks = map(decode_if_task, self.calls.get_many(ids))
-        return [task for task in tasks if task and task.status is TaskStatus.PENDING and not task.delayed]
-
-    def _asked_lines(self, request: OldestRequest) -> list[Line]:
-        if request.level is not None and request.groups is not None:
-            return [(request.level, group) for group in request.groups]
-        lines = self.line_records.all_lines(request.queue, request.now)
-        return [line for line in lines if request.asks(*line)]
-
-    def _oldest_ids(self, queue: str, lines: Iterable[Line], live: LiveTasks, count: int) -> list[str]:
-        partitions = [
-            queries.oldest_claimable(self.calls, partition, live, count)
-            for partition in self.keyspace.pending_partitions(queue, lines)
-        ]
-        return [task_id for _created, task_id in islice(heapq.merge(*partitions), count)]
 
     @override
     def exact_count_units(self) -> int:
@@ -234,7 +225,7 @@ class LineSearch:
     newest_created: float = 0.0
 
 
-class DynamoReader(LineView["IndexEntry"]):
+class DynamoReader(LineView["IndexEntry"], DynamoWaiting):
     """Reads the lines of one claim, each once, from the index.
 
     Attributes:
@@ -245,13 +236,13 @@ class DynamoReader(LineView["IndexEntry"]):
 
     def __init__(self, store: DynamoLines, request: ClaimRequest) -> None:
         super().__init__(*store.line_records.view(request.queue, request.clock))
-        self._store = store
+        DynamoWaiting.__init__(self, store, request.queue, request.clock())
+        self._store: DynamoLines = store
         self._request = request
         self.more_lines = request.limit
         # The ids on each page read so far.
         self._pages: list[list[str]] = []
         self._searches: dict[str, LineSearch] = {}
-        self._first: list[IndexEntry] = []
         # The highest level of which lines were left out, as a key; empty: none. Lower levels wait for it.
         self._left_level = ""
 
@@ -310,17 +301,6 @@ class DynamoReader(LineView["IndexEntry"]):
                 store.stale_items.passed_over(request.queue, partition, request.max_age_seconds)
             yield from page.entries
         request.search_incomplete |= not is_last
-
-    @override
-    def oldest_created(self, key: str, moment: ClaimMoment) -> float | None:
-        live = self._store.status_index.live(moment.created_after, moment.deadline_after)
-        self._first = self._store.first_entries(self._request.queue, live, [parse_line(key)])
-        return min((entry.created for entry in self._first), default=None)
-
-    @override
-    def first_to_expire(self, key: str, moment: ClaimMoment) -> list[tuple[float, float]]:
-        """Return times of the tasks that `oldest_created` read; no index has an order by deadlines."""
-        return lives_of(self._first)
 
     @override
     def tasks(self, found: Iterable[IndexEntry], count: int) -> list[Task]:

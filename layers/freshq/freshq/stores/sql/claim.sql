@@ -47,8 +47,8 @@ WHERE deadline_us > :deadline_after_us
 LIMIT :at_most
 
 -- name: first_to_expire
--- When the tasks of a line among the :page that expire first were created, and their deadlines. It must read
--- the index of the agenda in its order.
+-- When the tasks of a line among the :page that expire first were created, and their deadlines; if :of_line is
+-- empty, of all lines. It must read the index of the agenda in its order.
 SELECT created_us, deadline_us
 FROM (
     SELECT created_us, deadline_us, line FROM {tasks}
@@ -56,7 +56,7 @@ FROM (
     ORDER BY due_us
     LIMIT :page
 ) AS first_tasks
-WHERE created_us > :created_after_us AND line = :of_line
+WHERE created_us > :created_after_us AND :of_line IN ('', line)
 
 -- name: taken_earlier
 -- The tasks that are held under a token, with a lease that ends in a range. It must search the index of the

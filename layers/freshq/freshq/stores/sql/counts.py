@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 from typing_extensions import override
@@ -12,34 +12,31 @@ from typing_extensions import override
 from freshq.model.task import TaskStatus
 from freshq.policy.order import FIRST_TO_EXPIRE
 from freshq.policy.shedding import ShedReason
-from freshq.stores.base import MOST_STALE, Stats
-from freshq.stores.lines import END, parse_line
+from freshq.stores.base import MOST_STALE, STATES, Stats
+from freshq.stores.lines import ALL_LINES, END, WaitingReader, parse_line
 from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
 from freshq.stores.sql.statements import (
     PENDING,
     ClaimStatements,
     SqlPart,
     Statements,
-    live_in_line,
+    in_time,
 )
-from freshq.stores.tally import STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from freshq.model.task import Task
     from freshq.policy.reserve import ReserveSpans
-    from freshq.stores.lines import Line, OldestRequest
+    from freshq.stores.lines import Times
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
+T = TypeVar("T")
 # An approximate count stops at this number.
 COUNTED_ROWS: Final = 10_000
 # Rows read to find the oldest task of a line or of the agenda.
 LOOKED_ROWS: Final = 1_000
-LEVELS: Final = range(10)
-# With more lines, counts go by the deadlines of all tasks instead of line by line.
-MAX_LINES: Final = 64
 # With more lines, the ages of the oldest and the newest task are bounds.
 FEW_LINES: Final = 8
 SHED: Final[sa.ColumnElement[str]] = sa.literal_column("'SHED'")
@@ -102,9 +99,9 @@ class WaitingStatements(Statements):
 
     @cached_property
     def newest_by_group(self) -> sa.Select[Any]:
-        """Groups and creation times of the claimable tasks with the latest deadlines."""
+        """Creation times and groups of the claimable tasks with the latest deadlines."""
         waiting = self._last_to_expire(self.tasks.c.task_group)
-        return sa.select(waiting.c.task_group, waiting.c.created_us).where(self._young(waiting))
+        return sa.select(waiting.c.created_us, waiting.c.task_group).where(self._young(waiting))
 
     @cached_property
     def sum_up(self) -> sa.Select[Any]:
@@ -119,12 +116,6 @@ class WaitingStatements(Statements):
         """Creation time of the newest claimable task among the tasks with the latest deadlines."""
         waiting = self._last_to_expire()
         return sa.select(sa.func.max(waiting.c.created_us)).where(self._young(waiting))
-
-    @cached_property
-    def nearest_deadlines(self) -> sa.Select[Any]:
-        """Creation times and deadlines of the claimable tasks with the earliest deadlines."""
-        waiting = self._first_to_expire(self.tasks.c.deadline_us)
-        return sa.select(waiting.c.created_us, waiting.c.deadline_us).where(self._young(waiting))
 
     @cached_property
     def count_stale(self) -> sa.Select[Any]:
@@ -225,6 +216,82 @@ class ExactStatements(Statements):
         return counts.where(self.in_queue, is_shed).group_by(tasks.c.task_group)
 
 
+class SqlWaiting(WaitingReader):
+    """Reads what waits in the lines of one queue.
+
+    Attributes:
+        connection: Runs the statements; None if each takes a connection of its own.
+    """
+
+    def __init__(self, store: SqlCounts, queue: str, connection: sa.Connection | None) -> None:
+        self.connection = connection
+        self._store = store
+        self._queue = queue
+
+    def rows(self, statement: sa.Executable, where: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the rows that a statement selects."""
+        if self.connection is None:
+            return self._store.database.rows(statement, where)
+        return self.connection.execute(statement, where).all()
+
+    def live(
+        self, statement: sa.Executable, key: str, now: float, created_after: float, looked: int, most: int = 1
+    ) -> Sequence[Any]:
+        """Return the rows that a statement selects of up to `most` live tasks, among `looked` tasks."""
+        where = in_time(self._queue, now, created_after) | {"now_us": microseconds(now), "of_line": key}
+        return self.rows(statement, where | {"looked": looked, "page": looked, "at_most": most})
+
+    @override
+    def lines(self, after: str, until: str, count: int) -> list[str]:
+        where = {"of_queue": self._queue, "of_after": after, "of_until": until, "count": count}
+        return sorted(row[0] for row in self.rows(self._store.claim_sql.statement("lines"), where))
+
+    @override
+    def count(self, key: str, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
+        sql, looked = self._store.waiting_sql, at_most + COUNTED_ROWS
+        if key == ALL_LINES:
+            return dict(self.live(sql.count_groups, key, now, created_after, looked))
+        return {parse_line(key)[1]: self.live(sql.count_line, key, now, created_after, looked, at_most)[0][0]}
+
+    @override
+    def newest(self, key: str, now: float, created_after: float, count: int) -> Times:
+        sql, times = self._store.waiting_sql, defaultdict[str | None, list[float]](list)
+        statement = sql.newest_by_group if key == ALL_LINES else sql.newest_of_line
+        for created_us, *group in self.live(statement, key, now, created_after, count + COUNTED_ROWS, count):
+            times[group[0] if group else parse_line(key)[1]].append(created_us / 1e6)
+        return times
+
+    @override
+    def oldest(self, key: str, now: float, created_after: float, count: int) -> list[tuple[float, str]]:
+        is_all, looked = key == ALL_LINES, count + LOOKED_ROWS
+        oldest_of_line = self._store.claim_sql.statement("oldest_of_line")
+        statement = self._store.waiting_sql.first_to_expire if is_all else oldest_of_line
+        found = self.live(statement, key, now, created_after, looked, count)
+        ranked = sorted(map(tuple, found))[:count] if is_all else found
+        return [(created_us / 1e6, task_id) for *_level, created_us, task_id in ranked]
+
+    @override
+    def oldest_created(self, key: str, now: float, created_after: float) -> float | None:
+        if key != ALL_LINES:
+            return super().oldest_created(key, now, created_after)
+        created_us = self.live(self._store.waiting_sql.sum_up, key, now, created_after, LOOKED_ROWS)[0][2]
+        return None if created_us is None else created_us / 1e6
+
+    @override
+    def first_to_expire(self, key: str, now: float, created_after: float) -> list[tuple[float, float]]:
+        statement = self._store.claim_sql.statement("first_to_expire")
+        found = self.live(statement, key, now, created_after, FIRST_TO_EXPIRE)
+        return [(created_us / 1e6, deadline_us / 1e6) for created_us, deadline_us in found]
+
+    @override
+    def listed(self, task_ids: Sequence[str]) -> list[Task]:
+        if not task_ids:
+            return []
+        where = {"of_queue": self._queue, "ids": task_ids}
+        tasks = map(task_of, self.rows(self._store.waiting_sql.listed_tasks, where))
+        return sorted(tasks, key=lambda task: task_ids.index(task.task_id))
+
+
 class SqlCounts(SqlPart):
     """Counts tasks, and examines waiting ones."""
 
@@ -235,118 +302,15 @@ class SqlCounts(SqlPart):
         self.exact_sql = ExactStatements.shared(schema, database.engine.dialect)
         self.claim_sql = ClaimStatements.shared(schema, database.engine.dialect)
 
-    def waiting_lines(self, connection: sa.Connection, queue: str) -> list[Line] | None:
-        """Return the lines of a queue that have a task; None if there are too many to query separately."""
-        where = {"of_queue": queue, "of_after": "", "of_until": END, "count": MAX_LINES + 1}
-        keys = connection.execute(self.claim_sql.statement("lines"), where).scalars().all()
-        return [parse_line(key) for key in sorted(keys)] if len(keys) <= MAX_LINES else None
-
     @override
-    def count_waiting(
-        self, queue: str, now: float, created_after: float, at_most: int
-    ) -> dict[str | None, int]:
-        def count(connection: sa.Connection) -> dict[str | None, int]:
-            lines = self.waiting_lines(connection, queue)
-            if lines is None:
-                page = on_agenda(queue, now, created_after, at_most + COUNTED_ROWS)
-                return {row[0]: row[1] for row in connection.execute(self.waiting_sql.count_groups, page)}
-            counts: Counter[str | None] = Counter()
-            for line in lines:
-                live = live_in_line(queue, line, created_after, now)
-                live |= {"at_most": at_most, "looked": at_most + COUNTED_ROWS}
-                counts[line[1]] += connection.execute(self.waiting_sql.count_line, live).scalar_one()
-            return dict(counts)
-
-        return self.database.read(count)
-
-    @override
-    def newest_created(
-        self, queue: str, now: float, created_after: float, at_most: int
-    ) -> dict[str | None, list[float]]:
-        def newest(connection: sa.Connection) -> dict[str | None, list[float]]:
-            times: defaultdict[str | None, list[float]] = defaultdict(list)
-            lines = self.waiting_lines(connection, queue)
-            if lines is None:
-                page = on_agenda(queue, now, created_after, at_most + COUNTED_ROWS)
-                for group, created_us in connection.execute(self.waiting_sql.newest_by_group, page):
-                    times[group].append(created_us / 1e6)
-            for line in lines or ():
-                bounds = {"at_most": at_most, "looked": at_most + COUNTED_ROWS}
-                live = live_in_line(queue, line, created_after, now) | bounds
-                found = connection.execute(self.waiting_sql.newest_of_line, live).scalars()
-                times[line[1]] += [created_us / 1e6 for created_us in found]
-            return dict(times)
-
-        return self.database.read(newest)
-
-    @override
-    def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
-        def oldest(connection: sa.Connection) -> int | None:
-            lines = self.waiting_lines(connection, queue)
-            oldest_of_line = self.claim_sql.statement("oldest_of_line")
-            each = [
-                connection.execute(oldest_of_line, end_of_line(queue, line, now, created_after)).scalar()
-                for line in lines or ()
-            ]
-            if lines is None or None in each:
-                page = on_agenda(queue, now, created_after, LOOKED_ROWS)
-                each.append(connection.execute(self.waiting_sql.sum_up, page).one()[2])
-            return min((created_us for created_us in each if created_us is not None), default=None)
-
-        created_us = self.database.read(oldest)
-        return None if created_us is None else created_us / 1e6
-
-    @override
-    def first_to_expire(self, queue: str, now: float, created_after: float) -> list[tuple[float, float]]:
-        page = on_agenda(queue, now, created_after, FIRST_TO_EXPIRE)
-        return in_seconds(self.database.rows(self.waiting_sql.nearest_deadlines, page))
+    def read_waiting(self, queue: str, now: float, work: Callable[[WaitingReader], T]) -> T:
+        return self.database.read(lambda connection: work(SqlWaiting(self, queue, connection)))
 
     @override
     def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
         between = {"since_us": microseconds(since), "now_us": microseconds(now)}
         page = {"of_queue": queue, **between, "page": MOST_STALE}
         return sum(row[0] for row in self.database.rows(self.waiting_sql.count_stale, page))
-
-    @override
-    def oldest_tasks(self, request: OldestRequest) -> list[Task]:
-        queue, now, created_after = request.queue, request.now, request.created_after
-
-        def oldest(connection: sa.Connection) -> list[Task]:
-            lines = self._asked_lines(connection, request)
-            looked = request.count + LOOKED_ROWS
-            if lines is None:
-                page = on_agenda(queue, now, created_after, looked)
-                found = [tuple(row) for row in connection.execute(self.waiting_sql.first_to_expire, page)]
-            else:
-                bounds = {"at_most": request.count, "looked": looked}
-                parameters = {line: live_in_line(queue, line, created_after, now) | bounds for line in lines}
-                found = self._oldest_of_lines(connection, parameters)
-            ids = [task_id for _level, _created_us, task_id in sorted(found)[: request.count]]
-            if not ids:
-                return []
-            listed = {"of_queue": queue, "ids": ids}
-            tasks = map(task_of, connection.execute(self.waiting_sql.listed_tasks, listed))
-            return sorted(tasks, key=lambda task: ids.index(task.task_id))
-
-        return self.database.read(oldest)
-
-    def _asked_lines(self, connection: sa.Connection, request: OldestRequest) -> list[Line] | None:
-        """Return the lines to query for the oldest tasks; None if there are too many to query separately."""
-        if request.groups is not None:
-            levels = LEVELS if request.level is None else (request.level,)
-            return [(level, group) for level in levels for group in request.groups]
-        lines = self.waiting_lines(connection, request.queue)
-        return lines if lines is None else [line for line in lines if request.asks(*line)]
-
-    def _oldest_of_lines(
-        self, connection: sa.Connection, parameters: dict[Line, dict[str, Any]]
-    ) -> list[tuple[Any, ...]]:
-        statement = self.claim_sql.statement("oldest_of_line")
-        return [
-            (line[0], *row)
-            for line, values in parameters.items()
-            for row in connection.execute(statement, values)
-        ]
 
     @override
     def exact_stats(self, queue: str, now: float, created_after: float, spans: ReserveSpans) -> Stats:
@@ -375,15 +339,16 @@ class SqlCounts(SqlPart):
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
         def look(connection: sa.Connection) -> Stats:
-            page = on_agenda(queue, now, created_after, COUNTED_ROWS)
-            counted, pending, *ends = connection.execute(self.waiting_sql.sum_up, page).one()
+            reader = SqlWaiting(self, queue, connection)
+            found = reader.live(self.waiting_sql.sum_up, ALL_LINES, now, created_after, COUNTED_ROWS)
+            counted, pending, *ends_us = found[0]
+            ends = [created_us / 1e6 for created_us in ends_us if created_us is not None]
             bounded = {"shed_by_reason": "not counted"}
             if counted == COUNTED_ROWS:
                 bounded["pending"] = "at least"
-                ends += self._ends(connection, queue, now, created_after, bounded)
-            page = {"of_queue": queue, "now_us": microseconds(now), "page": COUNTED_ROWS}
+                ends += self._ends(reader, now, created_after, bounded)
             statuses = {
-                agenda: {row[0]: row[1] for row in connection.execute(statement, page)}
+                agenda: dict(reader.live(statement, ALL_LINES, now, created_after, COUNTED_ROWS))
                 for agenda, statement in self.count_sql.statuses.items()
             }
             return _stats(now, pending, statuses, ends, bounded)
@@ -391,51 +356,24 @@ class SqlCounts(SqlPart):
         return self.database.read(look)
 
     def _ends(
-        self,
-        connection: sa.Connection,
-        queue: str,
-        now: float,
-        created_after: float,
-        bounded: dict[str, str],
-    ) -> list[int | None]:
+        self, reader: SqlWaiting, now: float, created_after: float, bounded: dict[str, str]
+    ) -> list[float]:
         """Return when the oldest and newest tasks were created, if the count stopped at its limit."""
-        lines = self.waiting_lines(connection, queue)
-        if lines is not None and len(lines) <= FEW_LINES:
-            return [
-                connection.execute(statement, end_of_line(queue, line, now, created_after)).scalar()
-                for line in lines
-                for statement in (self.claim_sql.statement("oldest_of_line"), self.waiting_sql.newest_of_line)
-            ]
+        keys = reader.lines("", END, FEW_LINES + 1)
+        if len(keys) <= FEW_LINES:
+            oldest = [end for key in keys for end, _id in reader.oldest(key, now, created_after, 1)]
+            newest = (reader.newest(key, now, created_after, 1) for key in keys)
+            return oldest + [end for times in newest for (end,) in times.values()]
         bounded |= {"oldest_pending_seconds": "at least", "newest_pending_seconds": "at most"}
-        page = on_agenda(queue, now, created_after, LOOKED_ROWS)
-        return [connection.execute(self.waiting_sql.newest_waiting, page).scalar()]
-
-
-def in_seconds(rows: Iterable[Any]) -> list[tuple[float, float]]:
-    """Return rows of two times in microseconds, in seconds."""
-    return [(row[0] / 1e6, row[1] / 1e6) for row in rows]
-
-
-def end_of_line(queue: str, line: Line, now: float, created_after: float) -> dict[str, Any]:
-    """Return the parameters of a query for the oldest or newest live task of a line."""
-    return live_in_line(queue, line, created_after, now) | {"at_most": 1, "looked": LOOKED_ROWS}
-
-
-def on_agenda(queue: str, now: float, created_after: float, rows: int) -> dict[str, Any]:
-    """Return the parameters of a query for the first or last claimable tasks on the agenda."""
-    return {
-        "of_queue": queue,
-        "now_us": microseconds(now),
-        "created_after_us": microseconds(created_after),
-        "page": rows,
-    }
+        found = reader.live(self.waiting_sql.newest_waiting, ALL_LINES, now, created_after, LOOKED_ROWS)
+        return [row[0] / 1e6 for row in found if row[0] is not None]
 
 
 def _stats(
     now: float,
     pending: int,
     statuses: dict[str, dict[str, int]],
-    ends: list[int | None],
+    ends: list[float],
     bounded: dict[str, str],
 ) -> Stats:
     """Return stats from the counts by status and the creation times of the oldest and newest task."""
@@ -446,7 +384,7 @@ def _stats(
         bounded["shed"] = "at least"
     if sum(over.values()) == COUNTED_ROWS:
         bounded |= dict.fromkeys(("success", "failure", "cancelled"), "at least")
-    ages = [max(0.0, now - created_us / 1e6) for created_us in ends if created_us is not None]
+    ages = [max(0.0, now - created) for created in ends]
     return Stats(
         pending=pending,
         delayed=due.get(TaskStatus.PENDING, 0),

@@ -14,14 +14,13 @@ from typing_extensions import override
 from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import TaskStatus
 from freshq.model.validation import json_text
-from freshq.policy.order import FIRST_TO_EXPIRE
 from freshq.stores.base import Conflict, Guard
 from freshq.stores.lines import END, LimitedLines, Stored
 from freshq.stores.sql.agenda import StaleTasks
-from freshq.stores.sql.counts import SqlCounts, in_seconds, on_agenda
+from freshq.stores.sql.counts import SqlCounts, SqlWaiting
 from freshq.stores.sql.horizon import COMMIT_US, EVER_US
 from freshq.stores.sql.rows import microseconds, stored
-from freshq.stores.sql.statements import MYSQL
+from freshq.stores.sql.statements import MYSQL, in_time
 from freshq.stores.sql.tasks import as_dead_letter
 
 if TYPE_CHECKING:
@@ -58,12 +57,8 @@ RANGES_JSON: Final = lru_cache(JSON)
 logger = logging.getLogger(__name__)
 
 
-class SqlReader(LimitedLines):
-    """Reads the lines of one queue: each time on its own, or in a transaction.
-
-    Attributes:
-        connection: The transaction; None if each statement commits on its own.
-    """
+class SqlReader(LimitedLines, SqlWaiting):
+    """Reads the lines of one queue for a claim or a peek: each time on its own, or in a transaction."""
 
     def __init__(
         self,
@@ -80,10 +75,9 @@ class SqlReader(LimitedLines):
             connection: The transaction; None if each statement commits on its own.
             request: The claim in whose transaction it reads, and locks what it reads; None: it locks nothing.
         """
-        self.connection = connection
+        SqlWaiting.__init__(self, lines, queue, connection)
         self._lines = lines
         self._sql = lines.claim_sql
-        self._queue = queue
         self._request = request
         self._of_queue = {"of_queue": queue}
         self._record: Any = None
@@ -120,7 +114,7 @@ class SqlReader(LimitedLines):
         self, key: str, moment: ClaimMoment, count: int, looked: int, *, newest_first: bool
     ) -> list[Stored]:
         locks = self._request is not None
-        parameters = in_time(self._queue, moment)
+        parameters = in_time(self._queue, moment.deadline_after, moment.created_after)
         parameters |= {"of_line": key, "at_most": count, "looked": looked}
         spans = [(parameters["created_after_us"], EVER_US)]
         if locks:  # beside an old snapshot, parts of a line may be known to be empty
@@ -137,25 +131,10 @@ class SqlReader(LimitedLines):
         return found
 
     @override
-    def oldest_created(self, key: str, moment: ClaimMoment) -> float | None:
-        where = in_time(self._queue, moment) | {"of_line": key, "looked": LOOKED_ROWS, "at_most": 1}
+    def oldest(self, key: str, now: float, created_after: float, count: int) -> list[tuple[float, str]]:
         if (parts := self._lines.horizon.known(self._queue)) is not None:
-            where["created_after_us"] = parts.spans(key, where["created_after_us"], newest_first=False)[0][0]
-
-        def read(connection: sa.Connection) -> int | None:
-            return connection.execute(self._sql.statement("oldest_of_line"), where).scalar()
-
-        connection = self.connection
-        created_us = self._lines.database.read(read) if connection is None else read(connection)
-        return None if created_us is None else created_us / 1e6
-
-    @override
-    def first_to_expire(self, key: str, moment: ClaimMoment) -> list[tuple[float, float]]:
-        page = on_agenda(self._queue, moment.deadline_after, moment.created_after, FIRST_TO_EXPIRE)
-        page["of_line"] = key
-        if self.connection is None:
-            return in_seconds(self._lines.database.rows(self._sql.statement("first_to_expire"), page))
-        return in_seconds(self._execute("first_to_expire", page).all())
+            created_after = parts.spans(key, microseconds(created_after), newest_first=False)[0][0] / 1e6
+        return super().oldest(key, now, created_after, count)
 
     @override
     def take(self, found: Sequence[Stored], moment: ClaimMoment) -> list[Stored]:
@@ -307,7 +286,7 @@ class SqlLines(SqlCounts):
             return {line: [(after_us, EVER_US)] for line in lines}
 
         def probe(spans: Mapping[str, Sequence[Span]]) -> dict[str, int]:
-            where = in_time(queue, moment) | {"looked": LOOKED_ROWS}
+            where = in_time(queue, moment.deadline_after, moment.created_after) | {"looked": LOOKED_ROWS}
             where |= _arrays("wanted", [(line, 1) for line in spans], "line", "count")
             return {row[0]: row[1] for row in run(where | _span_arrays(spans))}
 
@@ -358,15 +337,6 @@ def _named(unless: tuple[Range, ...]) -> dict[str, str]:
     """Return the parameters of up to two ranges."""
     named = zip(RANGE_NAMES, (*unless, (END, END)), strict=False)
     return {name: key for names, keys in named for name, key in zip(names, keys, strict=True)}
-
-
-def in_time(queue: str, moment: ClaimMoment) -> dict[str, Any]:
-    """Return the parameters that select the live tasks of a line."""
-    return {
-        "of_queue": queue,
-        "created_after_us": round(moment.created_after * 1e6),
-        "deadline_after_us": round(moment.deadline_after * 1e6),
-    }
 
 
 def taken_parameters(request: ClaimRequest, moment: ClaimMoment) -> dict[str, Any]:

@@ -18,7 +18,6 @@ import sqlalchemy as sa
 
 from freshq.model.fields import MAX_ID_BYTES
 from freshq.stores.base import Store
-from freshq.stores.lines import line_key
 from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.horizon import Horizon
 from freshq.stores.sql.listening import PostgresNotifier
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from freshq.stores.base import Guard
-    from freshq.stores.lines import Line
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
@@ -230,13 +228,12 @@ def guard_parameters(guard: Guard) -> dict[str, str]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def live_in_line(queue: str, line: Line, created_after: float, deadline_after: float) -> dict[str, Any]:
+def in_time(queue: str, now: float, created_after: float) -> dict[str, Any]:
     """Return the parameters that select the live tasks of a line."""
     return {
         "of_queue": queue,
-        "of_line": line_key(*line),
         "created_after_us": microseconds(created_after),
-        "deadline_after_us": microseconds(deadline_after),
+        "deadline_after_us": microseconds(now),
     }
 
 

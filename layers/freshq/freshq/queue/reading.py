@@ -1,0 +1,209 @@
+"""Read what waits in the lines of a queue, how much and how old; and count every task, by reading them.
+
+Live tasks have a deadline after `now`, and were created after `created_after`, both in seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import sys
+from collections import Counter, defaultdict
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Final
+
+from freshq.model.task import TaskStatus
+from freshq.stores.base import STATES, Stats
+from freshq.stores.lines import ALL_LINES, END, line_key
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from freshq.model.task import Task
+    from freshq.policy.reserve import ReserveSpans
+    from freshq.stores.base import Lines
+    from freshq.stores.lines import WaitingReader
+
+LEVELS: Final = range(10)
+# With more lines, a store with an order by deadlines reads all of them at once instead of one by one.
+MAX_LINES: Final = 64
+# Ids that are kept beyond the requested ones, before they are sorted.
+SLACK_IDS: Final = 1_000
+
+
+def keys_of(reader: WaitingReader) -> list[str]:
+    """Return the keys of all lines that may have tasks; if they are many, only `ALL_LINES`."""
+    if not reader.by_deadline:
+        return reader.lines("", END, sys.maxsize)
+    keys = reader.lines("", END, MAX_LINES + 1)
+    return keys if len(keys) <= MAX_LINES else [ALL_LINES]
+
+
+def count_waiting(
+    store: Lines, queue: str, now: float, created_after: float, at_most: int
+) -> dict[str | None, int]:
+    """Count the live tasks by group, reading little more than `at_most` of each line, or of many lines."""
+
+    def count(reader: WaitingReader) -> dict[str | None, int]:
+        counts = Counter[str | None]()
+        for key in keys_of(reader):
+            counts.update(reader.count(key, now, created_after, at_most))
+        return dict(counts)
+
+    return store.read_waiting(queue, now, count)
+
+
+def newest_created(
+    store: Lines, queue: str, now: float, created_after: float, at_most: int
+) -> dict[str | None, list[float]]:
+    """Return when live tasks were created, by group: the `at_most` newest of each line, or of many lines."""
+
+    def newest(reader: WaitingReader) -> dict[str | None, list[float]]:
+        times = defaultdict[str | None, list[float]](list)
+        for key in keys_of(reader):
+            for group, created in reader.newest(key, now, created_after, at_most).items():
+                times[group] += created
+        return dict(times)
+
+    return store.read_waiting(queue, now, newest)
+
+
+def oldest_created(store: Lines, queue: str, now: float, created_after: float) -> float | None:
+    """Return when the oldest live task was created; None if there is none."""
+
+    def oldest(reader: WaitingReader) -> float | None:
+        found = {key: reader.oldest_created(key, now, created_after) for key in keys_of(reader)}
+        if reader.by_deadline and None in found.values() and ALL_LINES not in found:
+            # A search of a line ends after some number of stale tasks.
+            found[ALL_LINES] = reader.oldest_created(ALL_LINES, now, created_after)
+        return min((created for created in found.values() if created is not None), default=None)
+
+    return store.read_waiting(queue, now, oldest)
+
+
+def first_to_expire(store: Lines, queue: str, now: float, created_after: float) -> list[tuple[float, float]]:
+    """Return when some live tasks were created, and their deadlines: the nearest, if the store knows them.
+
+    They show whether a task is late by its own deadline, which may be nearer than that of the oldest one.
+    """
+    return store.read_waiting(
+        queue, now, lambda reader: reader.first_to_expire(ALL_LINES, now, created_after)
+    )
+
+
+def oldest_tasks(
+    store: Lines,
+    queue: str,
+    now: float,
+    created_after: float,
+    count: int,
+    groups: Collection[str | None] | None = None,
+    level: int | None = None,
+) -> list[Task]:
+    """Return the `count` oldest live tasks, the lowest priority level first.
+
+    They are of some groups, if these are named, and then of one priority level, if it is named.
+    """
+
+    def asked(reader: WaitingReader) -> list[str]:
+        if groups is None:
+            return keys_of(reader)
+        levels = LEVELS if level is None else (level,)
+        named = [line_key(each, group) for each in levels for group in groups]
+        keys = keys_of(reader) if level is None else named
+        return named if ALL_LINES in keys else [key for key in keys if key in named]
+
+    def oldest(reader: WaitingReader) -> list[Task]:
+        ids: list[str] = []
+        for _level, of_level in groupby(sorted(asked(reader)), key=lambda key: key[:1]):
+            if (wanted := count - len(ids)) > 0:
+                lines = (reader.oldest(key, now, created_after, wanted) for key in of_level)
+                ids += [task_id for _created, task_id in islice(heapq.merge(*lines), wanted)]
+        return reader.listed(ids)
+
+    return store.read_waiting(queue, now, oldest)
+
+
+class FirstIds:
+    """Keeps the first ids of each state, in bounded memory."""
+
+    def __init__(self, number: int, *, newest_first: bool) -> None:
+        """Start with none.
+
+        Args:
+            number: How many of each state.
+            newest_first: Whether the newest pending tasks come first.
+        """
+        self._number = number
+        self._newest_first = newest_first
+        self._kept: dict[str, list[tuple[float, float, str]]] = {state: [] for state in STATES}
+
+    def add(self, state: str, task: Task) -> None:
+        """Look at a task in a state; skip records under construction, which are in none of `STATES`."""
+        kept = self._kept.get(state)
+        if kept is None:
+            return
+        kept.append((*self._rank(state, task), task.task_id))
+        if len(kept) >= self._number + SLACK_IDS:
+            kept.sort()
+            del kept[self._number :]
+
+    def _rank(self, state: str, task: Task) -> tuple[float, float]:
+        match state:
+            case "pending":
+                return -task.priority, -task.created if self._newest_first else task.created
+            case "delayed":
+                return task.not_before or 0.0, 0.0
+            case "taken":
+                return task.lease_until or 0.0, 0.0
+        return -task.updated, 0.0
+
+    def ids(self) -> dict[str, tuple[str, ...]]:
+        """Return the first ids of each state."""
+        return {
+            state: tuple(task_id for *_rank, task_id in sorted(kept)[: self._number])
+            for state, kept in self._kept.items()
+        }
+
+
+def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans, first: FirstIds | None = None) -> Stats:
+    """Count tasks by state; their sum is the number of tasks.
+
+    Args:
+        tasks: Every task of a queue.
+        now: The time to count at, in seconds.
+        spans: When claims passed tasks over because of the reserve.
+        first: Keeps the first ids of each state; None to keep none.
+    """
+    reasons: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    oldest, newest = math.inf, -math.inf
+    for task in tasks:
+        state = _state(task, now)
+        counts[state] += 1
+        if first is not None:
+            first.add(state, task)
+        if state == "shed":
+            reasons[(task.shed_reason or spans.reason(task.stale_at)).value] += 1
+        elif state == "pending":
+            oldest, newest = min(oldest, task.created), max(newest, task.created)
+    waits = counts["pending"] > 0
+    return Stats(
+        pending=counts["pending"],
+        delayed=counts["delayed"],
+        taken=counts["taken"],
+        success=counts["success"],
+        failure=counts["failure"],
+        cancelled=counts["cancelled"],
+        shed=counts["shed"],
+        shed_by_reason=dict(reasons),
+        oldest_pending_seconds=max(0.0, now - oldest) if waits else None,
+        newest_pending_seconds=max(0.0, now - newest) if waits else None,
+        ids={} if first is None else first.ids(),
+    )
+
+
+def _state(task: Task, now: float) -> str:
+    """Return the field of `Stats` that counts a task."""
+    status = task.status_at(now)
+    return "delayed" if status is TaskStatus.PENDING and task.delayed else status.lower()
