@@ -165,6 +165,46 @@ queue.purge(confirm=queue.name)
 """
 
 
+IN_TEST_CASES = """
+from django.test import TestCase, TransactionTestCase
+from freshq.contrib.django import queue
+from freshq.testing import drain
+from shop.tasks import add, tell
+
+queue.name  # some tests use it before their database exists
+
+class InATransaction(TestCase):
+    def test_results_are_seen(self):
+        result = add.using(queue_name="mail").enqueue(1)
+        self.assertEqual(add.get_result(result.id), result)
+
+    async def test_in_coroutines(self):
+        result = await add.aenqueue(1)
+        await result.arefresh()
+        self.assertEqual(await add.aget_result(result.id), result)
+
+class WithoutOne(TransactionTestCase):
+    def test_a_run(self):
+        from freshq.contrib.django.management.commands.freshq_work import runner
+        result = tell.enqueue()
+        drain(queue, runner)
+        result.refresh()
+        self.assertEqual(result.return_value, [result.id, 1, "RUNNING", []])
+"""
+
+
+COUNT = "found = [len(queue.list()), len(queue.named('mail').list())]"
+
+
+def test_applications_test_their_tasks(site: Site) -> None:
+    if site.database != "sqlite":
+        pytest.skip("its database of tests is in memory")
+    (site.folder / "shop" / "tests.py").write_text(IN_TEST_CASES)
+    before = facts(site, COUNT)
+    site.run("manage.py", "test")
+    assert facts(site, COUNT) == before, "tests have a database of their own"
+
+
 def test_enqueue_and_get_result(site: Site) -> None:
     found = facts(site, ENQUEUES)
     assert found["new"] == ["READY", False, [[1, "x"]], {"b": {"k": [2]}}, 0, []]

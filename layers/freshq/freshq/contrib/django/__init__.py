@@ -33,6 +33,7 @@ with needs("django"):
     from django.core.exceptions import ImproperlyConfigured
     from django.core.signals import setting_changed
     from django.db import connections
+    from django.db.models.signals import post_migrate
     from django.utils.functional import SimpleLazyObject, empty
     from django.utils.module_loading import import_string
 
@@ -181,6 +182,7 @@ class DjangoQueue(Queue):
     """
 
     project: Project
+    _address: str
     _siblings: dict[str, DjangoQueue]
 
     def named(self, name: str) -> DjangoQueue:
@@ -237,8 +239,9 @@ def open_queue() -> DjangoQueue:
         django.setup()
     project = Project.of_settings()
     options = cast("Any", project.options_of(project.name))
-    opened = DjangoQueue.sql(project.address(), project.table, **options)
-    opened.project, opened._siblings = project, {}  # noqa: SLF001 - of the class above
+    address = project.address()
+    opened = DjangoQueue.sql(address, project.table, **options)
+    opened.project, opened._address, opened._siblings = project, address, {}  # noqa: SLF001 - of the class above
     return opened
 
 
@@ -246,11 +249,19 @@ _lazy: Any = SimpleLazyObject(open_queue)
 queue: DjangoQueue = _lazy
 
 
-def _forget(*, setting: str, **_: object) -> None:
-    """Reopen the queue after a test has changed its settings."""
-    if setting in ("FRESHQ", "DATABASES", "TASKS") and _lazy._wrapped is not empty:  # noqa: SLF001 - as Django
-        queue.close()
-        _lazy._wrapped = empty  # noqa: SLF001
+def _forget(*, setting: str = "DATABASES", **_: object) -> None:
+    """Reopen the queue after a test has changed its settings, or Django has made the tests' database."""
+    if _lazy._wrapped is empty or setting not in ("FRESHQ", "DATABASES", "TASKS"):  # noqa: SLF001 - as Django
+        return
+    queue.close()
+    _lazy._wrapped = empty  # noqa: SLF001
+
+
+def _forget_other(**_: object) -> None:
+    """Reopen the queue if its database was changed: a test may have used it before that database existed."""
+    if _lazy._wrapped is not empty and queue._address != queue.project.address():  # noqa: SLF001
+        _forget()
 
 
 setting_changed.connect(_forget)
+post_migrate.connect(_forget_other)

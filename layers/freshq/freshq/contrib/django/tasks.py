@@ -58,8 +58,6 @@ ENTRY: Final = frozenset({"BACKEND", "QUEUES", "OPTIONS"})
 PARTS: Final = frozenset({"args", "kwargs", "enqueued_at", "using"})
 # The options that travel with a task; its code says the others.
 USING: Final = ("priority", "backend", "run_after", "max_attempts", "max_age_seconds", "group")
-# An id ends with the queue, unless that is Django's default.
-RESULT_ID: Final = re.compile(r"[0-9a-f]{32}(?:\.([A-Za-z0-9_.-]{1,64}))?")
 STATUSES: Final = {
     TaskStatus.PENDING: TaskResultStatus.READY,
     TaskStatus.TAKEN: TaskResultStatus.RUNNING,
@@ -151,10 +149,9 @@ class FreshqBackend(BaseTaskBackend):
         due = task.run_after
         if due is not None:
             due = (due if timezone.is_aware(due) else timezone.make_aware(due)).timestamp()
-        suffix = "" if task.queue_name == DEFAULT_TASK_QUEUE_NAME else f".{task.queue_name}"
         receipt = own.put(
             payload | {"using": _using(task)},
-            task_id=uuid.uuid4().hex + suffix,
+            task_id=uuid.uuid4().hex,
             kind=task.module_path,
             priority=level_of(task.priority),
             at=due if due is not None and due > now else None,
@@ -172,16 +169,25 @@ class FreshqBackend(BaseTaskBackend):
         Raises:
             TaskResultDoesNotExist: If no queue of this backend has it.
         """
-        found = None
-        if (parts := RESULT_ID.fullmatch(str(result_id))) is not None:
-            name = parts[1] or DEFAULT_TASK_QUEUE_NAME
-            if not self.queues or name in self.queues:
-                own = queue.named(name)
-                with own.in_transaction():
-                    found = own.get(parts[0])
-        if found is None or not is_of_django(found):
-            raise TaskResultDoesNotExist(result_id)
-        return _stored_result(_task_of(found), found)
+        task_id = str(result_id)
+        for name in self._queues_of(task_id):
+            own = queue.named(name)
+            with own.in_transaction():
+                found = own.get(task_id)
+            if found is not None and is_of_django(found):
+                return _stored_result(_task_of(found), found)
+        raise TaskResultDoesNotExist(result_id)
+
+    def _queues_of(self, task_id: str) -> list[str]:
+        """Return the queues of this backend that have a task."""
+        from freshq.contrib.django.models import Task as Row  # noqa: PLC0415 - the applications are loaded now
+
+        if "\0" in task_id:  # PostgreSQL has no NUL
+            return []
+        rows = Row.objects.using(Project.of_settings().database).filter(task_id=task_id)
+        return [
+            name for name in rows.values_list("queue", flat=True) if not self.queues or name in self.queues
+        ]
 
     @override
     def check(self, **_: Any) -> Iterator[Any]:
