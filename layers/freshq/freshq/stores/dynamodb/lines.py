@@ -80,16 +80,17 @@ class DynamoWaiting(WaitingReader):
 
     by_deadline = False
 
-    def __init__(self, store: DynamoCounts, queue: str, now: float) -> None:
+    def __init__(self, store: DynamoCounts, queue: str, clock: Callable[[], float]) -> None:
         self._store = store
         self._queue = queue
-        self._now = now
+        self._clock = clock
         # The oldest tasks of the line that was read last.
         self._first: list[IndexEntry] = []
 
     @override
     def lines(self, after: str, until: str, count: int) -> list[str]:
-        keys = sorted(line_key(*line) for line in self._store.line_records.all_lines(self._queue, self._now))
+        lines = self._store.line_records.all_lines(self._queue, self._clock())
+        keys = sorted(line_key(*line) for line in lines)
         return [key for key in keys if after < key < until][:count]
 
     def _partitions(
@@ -157,7 +158,7 @@ class DynamoCounts(DynamoPart):
 
     @override
     def read_waiting(self, queue: str, now: float, work: Callable[[WaitingReader], T]) -> T:
-        return work(DynamoWaiting(self, queue, now))
+        return work(DynamoWaiting(self, queue, lambda: now))
 
     @override
     def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
@@ -236,7 +237,7 @@ class DynamoReader(LineView["IndexEntry"], DynamoWaiting):
 
     def __init__(self, store: DynamoLines, request: ClaimRequest) -> None:
         super().__init__(*store.line_records.view(request.queue, request.clock))
-        DynamoWaiting.__init__(self, store, request.queue, request.clock())
+        DynamoWaiting.__init__(self, store, request.queue, request.clock)
         self._store: DynamoLines = store
         self._request = request
         self.more_lines = request.limit
