@@ -301,7 +301,7 @@ ON_QUEUE: Final = (
     "redrive TASK",
     "reprioritize b --priority 3",
     "cancel b",
-    "put 7 --task-id c",
+    "put 7 --task-id c --value 2 --decay linear",
     "put 8 --task-id d",
     "cancel c d --yes",
     "schedule SCHEDULES --dry-run",
@@ -355,8 +355,9 @@ RECORDS: Final = (
 WITHOUT_QUEUE: Final = (
     "copy --from URL --to COPY",
     "simulate --rate 12 --duration 20 --client-timeout 2 --client-retries 1 --burst 10@5+5",
-    "simulate --groups acme=10@3,other=5 --duration 20",
+    "simulate --groups acme=10@3,other=5 --duration 20 --values 2=1@5,1=1",
     "simulate --duration 2 --sweep",
+    "simulate --duration 2 --sweep --values 2=1@5,1=1",
     "advise MADE --settings SETTINGS --servers 1 --outage",
     "replay MADE --settings SETTINGS --against SETTINGS",
 )

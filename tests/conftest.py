@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import boto3
 import pytest
@@ -352,6 +352,12 @@ class StoreUnderTest:
     client: DynamoDBClient | None = None
     table: str | None = None
 
+    @classmethod
+    def in_memory(cls) -> Self:
+        """Return an empty store in memory."""
+        memory = MemoryStore()
+        return cls("memory", lambda _shards: memory)
+
     def queue(self, *, shards: int | None = None, **options: Any) -> Queue:
         """Return a new queue on the store, as another process would have it."""
         options = {"clock": self.clock, "rng": random.Random(7), **options}
@@ -403,8 +409,7 @@ def on_table(kind: str, client: DynamoDBClient, *, streamed: bool = False) -> St
 def store(request: pytest.FixtureRequest) -> StoreUnderTest:
     """Return an empty store of each kind."""
     if request.param == "memory":
-        memory = MemoryStore()
-        return StoreUnderTest("memory", lambda _shards: memory)
+        return StoreUnderTest.in_memory()
     if request.param == DOUBLE:
         client: Any = DynamoDBDouble(Tables(time.time))
         return on_table(DOUBLE, client)

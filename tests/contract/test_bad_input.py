@@ -208,7 +208,7 @@ def test_put_many_writes_all_or_nothing(store: StoreUnderTest) -> None:
 def test_the_error_for_an_unknown_field_lists_the_known_ones(queue: Queue) -> None:
     assert refusal(queue.put_many, [{"paylod": 1}]) == (
         "tasks[0].paylod: unknown field; use one of payload, task_id, priority, delay_seconds, "
-        "max_age_seconds, group, kind, at, trace_context, parent, on_conflict"
+        "max_age_seconds, group, kind, value, decay, at, trace_context, parent, on_conflict"
     )
 
 

@@ -12,6 +12,7 @@ from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb.calls import TableCalls
 from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.dynamodb.line_records import LINE_PREFIX, LineRules, line_record
+from freshq.stores.lines import Line
 from tests.conftest import StoreUnderTest, on_table
 from tests.support.readings import known
 
@@ -49,13 +50,13 @@ def put_groups(table: StoreUnderTest, groups: int, tasks: int = 1) -> None:
     task = known(queue, "first")
     now = table.clock.now
     items: list[Any] = [
-        line_record("default", (0, f"g{group}"), now, task.stale_at) for group in range(groups)
+        line_record("default", Line(0, f"g{group}"), now, task.stale_at) for group in range(groups)
     ]
     for group in range(groups):
         fields = encode(task, Keyspace(1))
         for number in range(tasks):
             changed = {"taskId": {"S": f"{group}-{number}"}, "taskGroup": {"S": f"g{group}"}}
-            shard = {"pendingShard": {"S": Keyspace(1).pending("default", (0, f"g{group}"), 0)}}
+            shard = {"pendingShard": {"S": Keyspace(1).pending("default", Line(0, f"g{group}"), 0)}}
             items.append(fields | changed | shard)
     write(table, items)
     queue.cancel("first")
@@ -110,7 +111,9 @@ def test_a_new_group_has_its_turn_beside_many(table_store: StoreUnderTest) -> No
     assert {"zzz", "a"} <= {*later}
 
 
-def test_lower_levels_wait_while_a_claim_leaves_out_higher_lines(table_store: StoreUnderTest) -> None:
+def test_lower_levels_wait_while_a_claim_leaves_out_higher_lines(
+    table_store: StoreUnderTest,
+) -> None:
     queue, other = table_store.queue(), table_store.queue()
     other.put_many([{"payload": "high", "group": f"g{number:02}", "priority": 9} for number in range(21)])
     other.put("low")
@@ -147,7 +150,7 @@ class TestDone:
     ) -> None:
         far = table_store.clock.now + 3600
         table_store.queue().put("work", group="last")
-        records = [line_record("default", (0, f"g{number}"), far - 3600, far) for number in range(1000)]
+        records = [line_record("default", Line(0, f"g{number}"), far - 3600, far) for number in range(1000)]
         write(table_store, records)
         queue = table_store.queue()
         found: list[Claim] = []

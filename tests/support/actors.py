@@ -209,12 +209,20 @@ def sweeper(rounds: int, rest_seconds: float = 0.0) -> Actor:
     return sweep
 
 
-def producer(tasks: int, *, groups: Sequence[str | None] = (None,), rest_seconds: float = 0.0) -> Actor:
+def producer(
+    tasks: int,
+    *,
+    groups: Sequence[str | None] = (None,),
+    rest_seconds: float = 0.0,
+    values: Sequence[float | None] = (),
+) -> Actor:
     """Return an actor that puts tasks, one or two at a time."""
 
     def put(run: Interleaving, queue: Queue, rng: random.Random) -> None:
         for number in range(tasks):
-            given = {"payload": number, "group": rng.choice(groups)}
+            given: dict[str, Any] = {"payload": number, "group": rng.choice(groups)}
+            if values:
+                given["value"] = rng.choice(values)
             names = [f"put-{number}", *([f"put-{number}-too"] if rng.random() < 0.3 else [])]
             with suppress(StoreError, RefusedError):
                 try:

@@ -135,6 +135,14 @@ def groups_that_come_and_go(run: Interleaving) -> None:
     run.add("sweep", sweeper(8, rest_seconds=4))
 
 
+def values(run: Interleaving) -> None:
+    """Put tasks of several values now and then, in lines of their own, beside workers that plan."""
+    run.add("producer", producer(6, groups=(None, "a"), rest_seconds=2, values=(None, 1.0, 8.0, 64.0)))
+    for number in range(2):
+        run.add(f"worker-{number}", worker(8, rest_seconds=2))
+    run.add("sweep", sweeper(8, rest_seconds=4))
+
+
 def levels(run: Interleaving) -> None:
     """Put tasks of two levels beside workers that must serve the higher one first."""
     run.add("producer", producer(6, groups=(None, "a", "b"), rest_seconds=0.5))
@@ -342,6 +350,8 @@ SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
     "workers": lambda world: Scenario(world, tasks_and_workers, verbs=("fail",), options={"max_attempts": 3}),
     "batches": lambda world: Scenario(world, partial(tasks_and_workers, tasks=3, together=True)),
     "groups": lambda world: Scenario(world, groups_that_come_and_go, faults=AT_ONCE),
+    "values": lambda world: Scenario(world, values, faults=AT_ONCE, options={"order": "value"}),
+    "slow puts of values": lambda world: replace(SCENARIOS["values"](world), faults=SLOW),
     "levels": lambda world: Scenario(world, levels, faults=AT_ONCE),
     "slow puts": lambda world: Scenario(world, groups_that_come_and_go, faults=SLOW),
     "frozen puts": lambda world: Scenario(

@@ -28,7 +28,10 @@ CREATE TABLE tasks (
   trace_context VARCHAR(568),
   parent_id VARBINARY(1024),
   root_id VARBINARY(1024),
-  line VARBINARY(257),
+  value_millionths BIGINT,
+  decay VARCHAR(8),
+  line_class VARCHAR(4),
+  line VARBINARY(262),
   agenda VARCHAR(8) NOT NULL,
   due_us BIGINT NOT NULL,
   progress_ppm INTEGER,
@@ -161,12 +164,13 @@ WHERE kept.queue = OLD.queue;
 -- Insert tasks whose ids are free.
 INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
     priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
-    first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, line, agenda, due_us,
-    progress_ppm, progress_step, error, attempt_record, result, payload)
+    first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, value_millionths, decay,
+    line_class, line, agenda, due_us, progress_ppm, progress_step, error, attempt_record, result, payload)
 VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expires, :request_token, :put_token,
     :priority, :task_group, :kind, :attempts, :lease_token, :not_before_us, :lease_until_us, :put_us, :first_due_us,
-    :first_claim_us, :last_claim_us, :dead_us, :shed_reason, :trace_context, :parent_id, :root_id, :line, :agenda,
-    :due_us, :progress_ppm, :progress_step, :error, :attempt_record, :result, :payload)
+    :first_claim_us, :last_claim_us, :dead_us, :shed_reason, :trace_context, :parent_id, :root_id, :value_millionths,
+    :decay, :line_class, :line, :agenda, :due_us, :progress_ppm, :progress_step, :error, :attempt_record, :result,
+    :payload)
 ON DUPLICATE KEY UPDATE task_id = tasks.task_id;
 
 -- put: put_tokens
@@ -182,7 +186,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
-    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record, tasks.put_token
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
+    tasks.line_class, tasks.attempt_record, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
@@ -196,8 +201,9 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     attempts=:attempts, lease_token=:lease_token, not_before_us=:not_before_us, lease_until_us=:lease_until_us,
     put_us=:put_us, first_due_us=:first_due_us, first_claim_us=:first_claim_us, last_claim_us=:last_claim_us,
     dead_us=:dead_us, shed_reason=:shed_reason, trace_context=:trace_context, parent_id=:parent_id, root_id=:root_id,
-    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
-    error=:error, attempt_record=:attempt_record, result=:result, payload=:payload
+    value_millionths=:value_millionths, decay=:decay, line_class=:line_class, line=:line, agenda=:agenda,
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result, payload=:payload
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.request_token = :of_request_token;
@@ -208,7 +214,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
-    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
+    tasks.line_class, tasks.attempt_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -219,7 +226,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
-    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
+    tasks.line_class, tasks.attempt_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 ORDER BY tasks.queue
@@ -231,7 +239,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
-    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
+    tasks.line_class, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id > :after
@@ -244,7 +253,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
-    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
+    tasks.line_class, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.status = 'FAILURE'
@@ -420,7 +430,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
-    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
+    tasks.line_class, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -612,7 +623,8 @@ SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.status, tasks.created_us,
     tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.queue AS queue, tasks.due_us AS due_us
   FROM tasks
@@ -645,7 +657,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
-    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
+    tasks.line_class, tasks.attempt_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -666,7 +679,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
-    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record, tasks.due_us
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
+    tasks.line_class, tasks.attempt_record, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = :of_agenda

@@ -28,6 +28,9 @@ CREATE TABLE tasks (
   trace_context VARCHAR(568),
   parent_id TEXT,
   root_id TEXT,
+  value_millionths BIGINT,
+  decay VARCHAR(8),
+  line_class VARCHAR(4),
   line TEXT,
   agenda VARCHAR(8) NOT NULL,
   due_us BIGINT NOT NULL,
@@ -160,12 +163,13 @@ WHERE kept.queue = OLD.queue; END;
 -- Insert tasks whose ids are free.
 INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
     priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
-    first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, line, agenda, due_us,
-    progress_ppm, progress_step, error, attempt_record, result, payload)
+    first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, value_millionths, decay,
+    line_class, line, agenda, due_us, progress_ppm, progress_step, error, attempt_record, result, payload)
 VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expires, :request_token, :put_token,
     :priority, :task_group, :kind, :attempts, :lease_token, :not_before_us, :lease_until_us, :put_us, :first_due_us,
-    :first_claim_us, :last_claim_us, :dead_us, :shed_reason, :trace_context, :parent_id, :root_id, :line, :agenda,
-    :due_us, :progress_ppm, :progress_step, :error, :attempt_record, :result, :payload)
+    :first_claim_us, :last_claim_us, :dead_us, :shed_reason, :trace_context, :parent_id, :root_id, :value_millionths,
+    :decay, :line_class, :line, :agenda, :due_us, :progress_ppm, :progress_step, :error, :attempt_record, :result,
+    :payload)
 ON CONFLICT DO NOTHING;
 
 -- put: put_tokens
@@ -182,7 +186,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.attempt_record, tasks.put_token
+    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -195,8 +199,9 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     attempts=:attempts, lease_token=:lease_token, not_before_us=:not_before_us, lease_until_us=:lease_until_us,
     put_us=:put_us, first_due_us=:first_due_us, first_claim_us=:first_claim_us, last_claim_us=:last_claim_us,
     dead_us=:dead_us, shed_reason=:shed_reason, trace_context=:trace_context, parent_id=:parent_id, root_id=:root_id,
-    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
-    error=:error, attempt_record=:attempt_record, result=:result, payload=:payload
+    value_millionths=:value_millionths, decay=:decay, line_class=:line_class, line=:line, agenda=:agenda,
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result, payload=:payload
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.request_token = :of_request_token;
@@ -207,7 +212,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -218,7 +224,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 ORDER BY tasks.queue
@@ -230,7 +237,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id > :after
@@ -243,7 +251,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.status = 'FAILURE'
@@ -439,7 +448,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -631,7 +641,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -656,7 +667,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -678,7 +690,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.attempt_record, tasks.due_us
+    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = :of_agenda

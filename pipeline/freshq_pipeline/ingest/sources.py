@@ -149,11 +149,11 @@ _TIMES: Final = {
 LEASE_DIGITS: Final = 16
 # All attributes of a task, as `freshq.stores.dynamodb.items.encode` names them.
 OWN: Final = (
-    "attemptRecord", "attempts", "deadAt", "deadline", "dueAt", "dueShard", "error", "firstClaimAt",
-    "firstDue", "lastClaimAt", "leaseToken", "leaseUntil", "notBefore", "parentId", "payload",
-    "pendingShard", "priority", "progressFraction", "progressStep", "putAt", "putToken", "requestToken",
-    "result", "rootId", "shedReason", "taskCreated", "taskGroup", "taskId", "taskKind", "taskQueue",
-    "taskStatus", "taskUpdated", "traceContext", "ttl",
+    "attemptRecord", "attempts", "deadAt", "deadline", "decay", "dueAt", "dueShard", "error",
+    "firstClaimAt", "firstDue", "lastClaimAt", "leaseToken", "leaseUntil", "lineClass", "notBefore",
+    "parentId", "payload", "pendingShard", "priority", "progressFraction", "progressStep", "putAt",
+    "putToken", "requestToken", "result", "rootId", "shedReason", "taskCreated", "taskGroup", "taskId",
+    "taskKind", "taskQueue", "taskStatus", "taskUpdated", "taskValue", "traceContext", "ttl",
 )  # fmt: skip
 
 

@@ -284,3 +284,84 @@ def test_the_sentence_comes_first_and_zeros_are_left_out() -> None:
     rows = [line.rsplit(maxsplit=1) for line in shown[1:] if line.strip()]
     assert {"served in time", "shed by reason: expired"} <= {row[0].strip() for row in rows}
     assert not {"0", "-", "0.0000"} & {row[-1] for row in rows}
+
+
+VALUES = "10=0.2@8,4=0.3@3,1=0.5"
+
+
+def test_values_show_what_was_delivered_of_what_was_offered_and_possible() -> None:
+    named = ("--rate", "30", "--duration", "100", "--values", VALUES)
+    newest, best = (measures(*named, "--order", order)["value"] for order in ("lifo", "value"))
+    assert best.keys() == {"delivered", "offered", "of_offered_ratio", "possible", "of_possible_ratio"}
+    assert best["offered"] == newest["offered"] > best["possible"] == newest["possible"]
+    assert best["delivered"] > 1.6 * newest["delivered"]
+    assert best["of_offered_ratio"] == pytest.approx(best["delivered"] / best["offered"])
+    assert best["of_possible_ratio"] == pytest.approx(best["delivered"] / best["possible"])
+    said = invoke(*named, "--order", "value").stdout
+    share = f"{best['of_possible_ratio']:.0%}"
+    assert said.splitlines()[0].endswith(f"and {share} of the most that can be expected.")
+    assert "value: delivered" in said
+    assert measures("--rate", "30", "--duration", "20")["value"] is None
+
+
+def test_a_sweep_with_values_compares_the_orders_by_the_value_delivered() -> None:
+    named = ("--sweep", "--servers", "4", "--duration", "30", "--values", VALUES)
+    cells = measures(*named)
+    at_three = {
+        cell["policy"]: cell["result"]["value"]["of_possible_ratio"] for cell in cells if cell["load"] == 3
+    }
+    assert at_three.keys() == policies(10.0, 4, by_value=True).keys() > policies(10.0, 4).keys()
+    assert max(at_three, key=at_three.__getitem__) == "value"
+    assert re.search(
+        r"At 3 times the capacity, the share of the possible value is \d+% with value, \d+% with FIFO\.",
+        invoke(*named).stdout,
+    )
+
+
+def test_random_max_ages_have_the_deadline_as_their_mean() -> None:
+    """Erlang-A: half of the tasks leave at twice the capacity, in every order."""
+    named = ("--rate", "20", "--duration", "1000", "--deadline", "exp", "--reserve", "none")
+    for order in ("lifo", "fifo"):
+        assert measures(*named, "--order", order)["shed_ratio"] == pytest.approx(0.5, abs=0.02)
+    values = measures("--rate", "20", "--deadline", "exp", "--values", "2=1@1,1=1", "--duration", "100")[
+        "value"
+    ]
+    assert 0 < values["delivered"] < values["possible"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        *(
+            (("--values", text), "values: must look like VALUE=SHARE,VALUE=SHARE@SECONDS")
+            for text in ("10", "10=x", "x=1", "10=1,10.0=2", "0=1", "-1=1", "nan=1", "inf=1", "1=0", "1=nan",
+                         "1=1@", "1=1@0", "1=1@inf", "1=1@2@3", "1e13=1", "1=1,", "")
+        ),
+        (("--values", "10=1@80"), "the max age of value 10 must be at most deadline_seconds, 10 s, got 80 s"),
+        (("--deadline", "exp", "--deadline-seconds", "none"), "deadline: exp needs deadline_seconds"),
+        (("--deadline", "uniform"), "det"),
+        (("--values", VALUES, "--plot", "plot.svg"), "plot: shows neither values nor random max ages"),
+        (("--deadline", "exp", "--plot", "plot.svg"), "plot: shows neither values nor random max ages"),
+    ],
+)  # fmt: skip
+def test_wrong_values_and_deadlines_are_one_clear_error(arguments: tuple[str, ...], why: str) -> None:
+    done = invoke("--rate", "30", "--duration", "10", *arguments)
+    assert done.exit_code != 0
+    assert why in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", [("--values", VALUES), ("--deadline", "exp")])
+def test_a_file_of_arrivals_has_its_own_max_ages_and_no_values(
+    tmp_path: Path, option: tuple[str, str]
+) -> None:
+    file = tmp_path / "load.jsonl"
+    file.write_text('{"at_seconds": 0.5}\n', "utf-8")
+    done = invoke("--arrivals", str(file), *option)
+    assert done.exit_code != 0
+    assert f"{option[0].removeprefix('--')}: cannot be used with a file of arrivals" in done.stderr
+
+
+def test_a_sweep_refuses_random_max_ages() -> None:
+    done = invoke("--sweep", "--deadline", "exp")
+    assert "sweep: chooses policies and loads itself; leave out --deadline" in done.stderr

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 from unittest.mock import patch
 
@@ -13,25 +13,40 @@ from hypothesis import strategies as st
 from freshq.model.task import Task
 from freshq.policy.groups import SHARED_EQUALLY, GroupRoom, GroupRule, GroupRules, StartLog
 from freshq.policy.order import Order
+from freshq.policy.value import Decay, ValueClass
 from freshq.queue import lines
 from freshq.queue.claim import PARTIAL_ROUNDS, Search, preview
-from freshq.queue.lines import MIN_ASKED, CountedClaim, Level, LineBook, OpenLines, gaps
+from freshq.queue.lines import MIN_ASKED, CountedClaim, Level, LineBook, OpenLines, by_group, gaps
 from freshq.stores.base import Lines as StoreLines
 from freshq.stores.lines import (
     END,
     Choice,
     ClaimRequest,
     LevelSchedulers,
+    Line,
     LineOrders,
     LineReader,
     Stored,
     line_key,
+    parse_line,
 )
 from freshq.testing import make_task
 
 KEYS = st.builds(
-    line_key, st.integers(0, 9), st.one_of(st.none(), st.text("ab\x01Z~é", min_size=1, max_size=3))
+    line_key,
+    st.integers(0, 9),
+    st.one_of(st.none(), st.text("ab\x01Z~é", min_size=1, max_size=3)),
+    st.sampled_from(["", *(ValueClass(band, 9, Decay.STEP).code for band in (0, 1))]),
 )
+
+
+@given(
+    st.integers(0, 9),
+    st.one_of(st.none(), st.text("ab\x01\x02Z~é", min_size=1, max_size=3)),
+    st.sampled_from(["", ValueClass(0, 9, Decay.STEP).code, ValueClass(7, 1, Decay.LINEAR).code]),
+)
+def test_a_key_tells_its_line(level: int, group: str | None, of_class: str) -> None:
+    assert parse_line(line_key(level, group, of_class)) == Line(level, group, of_class)
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +84,7 @@ class Lines:
     def seen(self, book: LineBook) -> list[list[str]]:
         """Return the lines that the next look shows, by level."""
         reader: Any = self
-        return [[*level.keys.values()] for level in book.look(reader)]
+        return [[*chain.from_iterable(level.keys.values())] for level in book.look(reader)]
 
 
 def test_all_lines_are_shown_in_one_look_if_they_are_few(book: LineBook) -> None:
@@ -120,7 +135,7 @@ def test_a_queue_with_many_lines_may_have_few_again(book: LineBook) -> None:
 
 def test_known_lines_are_asked_while_no_better_line_appears(book: LineBook) -> None:
     Lines(["3", "5", "5b"]).seen(book)
-    known = Level(5, {None: "5", "b": "5b"}, (("5\x01", "5b"), ("5b\x01", END)))
+    known = Level(5, {None: ["5"], "b": ["5b"]}, (("5\x01", "5b"), ("5b\x01", END)))
     assert book.choose(2) == (known, {None: 1, "b": 1})
     for _ in range(100):
         book.in_turn(known, {"b": 1}, [make_task("work", task_id="t", group="b")])
@@ -132,7 +147,7 @@ def test_known_lines_are_asked_while_no_better_line_appears(book: LineBook) -> N
 def test_of_many_lines_all_have_their_turn_before_new_ones(book: LineBook) -> None:
     many = Lines(["8a", "8b", "8c", "8d"])
     many.seen(book)
-    known = Level(8, {"a": "8a", "b": "8b", "c": "8c"}, (("9", END),))
+    known = Level(8, {"a": ["8a"], "b": ["8b"], "c": ["8c"]}, (("9", END),))
     assert book.choose(3) == (known, dict.fromkeys("abc", 1))
     tasks = [make_task("work", task_id=group, group=group) for group in "abc"]
     book.in_turn(known, dict.fromkeys("abc", 1), tasks[:2])
@@ -145,7 +160,7 @@ def test_a_window_that_wraps_around_is_used_no_longer_than_for_its_turns(book: L
     many = Lines(["3x", "8a", "8b", "8c", "8d"])
     many.seen(book)
     assert many.seen(book) == [["8d", "8a", "8b"], ["3x"]]
-    known = Level(8, {"d": "8d", "a": "8a", "b": "8b"}, (("9", END),))
+    known = Level(8, {"d": ["8d"], "a": ["8a"], "b": ["8b"]}, (("9", END),))
     assert book.choose(1) == (known, dict.fromkeys("dab", 1))
     for group in "dab":
         book.in_turn(known, {group: 1}, [make_task("work", task_id=group, group=group)])
@@ -155,7 +170,7 @@ def test_a_window_that_wraps_around_is_used_no_longer_than_for_its_turns(book: L
 def test_all_lines_of_a_level_are_known_beside_a_level_with_many(book: LineBook) -> None:
     many = Lines(["3a", "3b", "3c", "3d", "8a", "8c"])
     assert many.seen(book) == [["8a", "8c"], ["3a", "3b", "3c"]]
-    known = Level(8, {"a": "8a", "c": "8c"}, (("8", "8a"), ("8a\x01", "8c"), ("8c\x01", END)))
+    known = Level(8, {"a": ["8a"], "c": ["8c"]}, (("8", "8a"), ("8a\x01", "8c"), ("8c\x01", END)))
     assert book.choose(2) == (known, {"a": 1, "c": 1})
     assert book.is_partial
 
@@ -168,7 +183,7 @@ def test_few_lines_are_all_known_wherever_the_window_begins(book: LineBook) -> N
     assert not book.left_out
     lines_left.seen(book)
     gaps_left = (("0", "0c"), ("0c\x01", "0d"), ("0d\x01", END))
-    assert book.choose(2) == (Level(0, {"c": "0c", "d": "0d"}, gaps_left), {"c": 1, "d": 1})
+    assert book.choose(2) == (Level(0, {"c": ["0c"], "d": ["0d"]}, gaps_left), {"c": 1, "d": 1})
 
 
 def test_while_other_lines_appear_at_every_look_claims_look_first(book: LineBook) -> None:
@@ -192,7 +207,7 @@ def test_a_line_in_no_gap_is_known_or_on_a_lower_level(level: int, keys: set[str
 
 def test_a_claim_of_one_task_asks_a_few_more_lines_than_it_needs(book: LineBook) -> None:
     groups = [f"{number:02}" for number in range(20)]
-    level = Level(0, {group: line_key(0, group) for group in groups})
+    level = Level(0, {group: [Line(0, group).key] for group in groups})
     assert book.ask(level, groups[:1], 7) == {"00": 7}
     assert list(book.ask(level, groups, 1)) == groups[:MIN_ASKED]
     assert list(book.ask(level, groups, 5)) == groups[:5]
@@ -449,3 +464,9 @@ def test_a_line_behind_others_with_nothing_to_take_is_found(stale: int) -> None:
     found = Search(book, OpenLines(book), request_for(1, Order.LIFO, schedulers)).run(store)
     assert [task.group for task in found] == [groups[stale]]
     assert shelf.takes <= PARTIAL_ROUNDS + 1
+
+
+def test_groups_come_in_their_order_whatever_the_classes_of_their_lines() -> None:
+    keys = sorted(line_key(1, group, code) for group, code in [("b", "80as"), ("a", "88as"), ("c", "84as")])
+    assert [*by_group(keys)] == ["a", "b", "c"]
+    assert [*by_group(["1b", "1c", "1a"])] == ["b", "c", "a"]

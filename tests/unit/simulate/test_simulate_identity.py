@@ -15,7 +15,7 @@ Features that the simulator lacks, and the scenarios therefore omit:
 from array import array
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
@@ -105,6 +105,8 @@ class RealRun:
                 priority=load.levels[task] if load.levels else 0,
                 group=load.groups[task] if load.groups else None,
                 max_age_seconds=load.deadline[task] - load.created[task],
+                value=load.values[task] if load.values else None,
+                decay="linear" if load.decays and load.decays[task] else None,
             )
         except Overloaded as overloaded:
             self.fates[task] = overloaded.reason
@@ -144,7 +146,8 @@ def random_load(rng: Random, deadline_seconds: float, servers: int, **kinds: Any
         rng: Source of the draws.
         deadline_seconds: Age at which a task is stale, unless it has a shorter one.
         servers: Number of servers.
-        kinds: `groups`, `levels`: how many; `own_ages`: whether tasks have max ages of their own.
+        kinds: `groups`, `levels`: how many; `own_ages`: whether tasks have max ages of their own;
+            `values`: how many different values; `decays`: the share of the tasks whose value decays.
     """
     service_mean = deadline_seconds / rng.choice((4, 10, 20))
     created, now = array("d"), TICK
@@ -160,7 +163,7 @@ def random_load(rng: Random, deadline_seconds: float, servers: int, **kinds: Any
     ages = (deadline_seconds, deadline_seconds / 2, deadline_seconds / 16) if kinds["own_ages"] else ()
     names = [None, "a", "b", "b/c", "b/d"][: kinds["groups"]]
     weights = [rng.choice((1, 1, 8)) for _ in names]
-    return Load(
+    load = Load(
         created=created,
         service=array("d", [max(TICK, round(seconds / TICK) * TICK) for seconds in service]),
         deadline=array("d", [start + rng.choice(ages or (deadline_seconds,)) for start in created]),
@@ -168,6 +171,11 @@ def random_load(rng: Random, deadline_seconds: float, servers: int, **kinds: Any
         levels=bytes(rng.choices(range(kinds["levels"]), k=count)) if kinds["levels"] > 1 else b"",
         groups=rng.choices(names, weights, k=count) if kinds["groups"] > 1 else (),
     )
+    if "values" not in kinds:
+        return load
+    decays = bytes(rng.random() < kinds["decays"] for _ in created)
+    values = [3.0**place for place in range(kinds["values"])]
+    return replace(load, values=rng.choices(values, k=count), decays=decays if any(decays) else b"")
 
 
 def assert_identical(load: Load, rules: OverloadRules, servers: int) -> RealRun:
@@ -239,6 +247,12 @@ KINDS: Final = {
     "groups": {"groups": 5, "levels": 1, "own_ages": False},
     "levels, groups, max ages": {"groups": 3, "levels": 3, "own_ages": True},
 }
+VALUES: Final = {
+    "values": {"groups": 1, "levels": 1, "own_ages": False, "values": 4, "decays": 0.0},
+    "values, max ages": {"groups": 1, "levels": 1, "own_ages": True, "values": 4, "decays": 0.0},
+    "linear decay": {"groups": 1, "levels": 1, "own_ages": True, "values": 2, "decays": 1.0},
+    "values, levels, groups": {"groups": 4, "levels": 2, "own_ages": True, "values": 3, "decays": 0.3},
+}
 
 
 def random_rules(rng: Random, deadline_seconds: float, choices: dict[str, Any]) -> OverloadRules:
@@ -272,3 +286,17 @@ def test_every_task_has_the_fate_it_has_in_the_queue(family: str, kind: str) -> 
     for what, families in MUST_HAPPEN.items():
         if family in families and (what != "group" or kind == "groups"):
             assert happened[what] > 0, what
+
+
+@pytest.mark.parametrize("mix", VALUES)
+@pytest.mark.parametrize(
+    "family", ["value", "value, reserve", "deadline", "limits by group", "backlog", "admission"]
+)
+def test_every_task_with_a_value_has_the_fate_it_has_in_the_queue(family: str, mix: str) -> None:
+    for seed in range(SCENARIOS_EACH):
+        rng = Random(f"{family}/{mix}/{seed}")
+        deadline_seconds = rng.choice(DEADLINES_SECONDS)
+        rules = random_rules(rng, deadline_seconds, {"order": [Order.VALUE]} | FAMILIES[family])
+        servers = rng.choice((1, 1, 4))
+        load = random_load(rng, deadline_seconds, servers, **VALUES[mix])
+        assert_identical(load, rules, servers)

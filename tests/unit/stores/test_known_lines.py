@@ -13,14 +13,14 @@ from freshq.stores.dynamodb.line_records import (
     KnownLines,
     LineView,
 )
-from freshq.stores.lines import END, LevelSchedulers, Line, line_key, parse_line
+from freshq.stores.lines import END, LevelSchedulers, Line, parse_line
 
-A, B = (0, "a"), (0, "b")
+A, B = Line(0, "a"), Line(0, "b")
 
 
 def knowing(count: int) -> KnownLines:
     known = KnownLines()
-    known.announced([((0, f"g{number}"), float(number)) for number in range(count)])
+    known.announced([(Line(0, f"g{number}"), float(number)) for number in range(count)])
     return known
 
 
@@ -36,7 +36,7 @@ def looked_into(known: KnownLines, now: float) -> list[Line]:
 
 def test_lines_of_groups_and_of_no_group_are_found_by_their_keys() -> None:
     known = KnownLines()
-    known.announced([((0, "a"), 1.0), ((5, "a"), 1.0), ((5, "c"), 1.0)])
+    known.announced([(Line(0, "a"), 1.0), (Line(5, "a"), 1.0), (Line(5, "c"), 1.0)])
     found = view(known, "0", "9", "5b")
     assert found.lines("", END, 9) == ["0", "0a", "5a", "5b", "5c", "9"]
     assert found.lines("0", "5c", 2) == ["0a", "5a"]
@@ -55,7 +55,7 @@ def test_processes_that_know_many_lines_begin_at_different_ones() -> None:
     known = [knowing(1000) for _ in range(20)]
     begun = {view(each).begin("0", END) for each in known}
     assert len(begun) > 10
-    assert begun <= {line_key(*line) for line in known[0].lines()}
+    assert begun <= {line.key for line in known[0].lines()}
     assert view(known[0]).begin("1", END) == "1"
     assert view(known[0]).begin("0", END) == view(known[0]).begin("0", END)
 

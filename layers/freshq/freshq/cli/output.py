@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 # Units of time: seconds, name, seconds of the next smaller unit, and its name.
 UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
 # Not printed: the store's bookkeeping, and the token, which is a secret of the holder.
-INTERNAL: Final = ("expires", "request_token", "lease_token", "attempt_record")
+INTERNAL: Final = ("expires", "request_token", "lease_token", "line_class", "attempt_record")
 MIN_EXCERPT_CHARS: Final = 8
 MIN_ID_CHARS: Final = 12
 # Width of pipes and files: wider than any task's line, so nothing is wrapped.
 PIPE_CHARS: Final = 10_000_000
 NUMBERS: Final = ("prio", "tries", "age")
-NAMES: Final = ("kind", "group")
+NAMES: Final = ("value", "kind", "group")
 # Longer names of kinds and groups are cut in listings.
 NAME_CHARS: Final = 16
 # How a listing describes the reason for a wait.
@@ -204,6 +204,10 @@ def _unusual(task: Task) -> dict[str, str]:
         facts["group"] = printable(task.group)
     if task.kind is not None:
         facts["kind"] = printable(task.kind)
+    if task.value is not None:
+        facts["value"] = f"{task.value:g}"
+    if task.decay is not None:
+        facts["decay"] = task.decay
     if task.error is not None:
         facts["last error"] = printable(task.error)
     if task.trace_id is not None:
@@ -475,6 +479,7 @@ def _row(task: Task, now: float, *, errors: bool, state: str | None = None) -> t
         str(task.priority),
         str(task.attempts),
         "-" if task.status is TaskStatus.READY else span(max(0.0, now - task.created)),
+        "" if task.value is None else f"{task.value:g}",
         excerpt(task.kind or "", NAME_CHARS),
         excerpt(task.group or "", NAME_CHARS),
         (task.error or "") if errors else compact_json(task.payload),

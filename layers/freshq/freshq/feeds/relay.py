@@ -305,6 +305,8 @@ class Relay:
             "priority": task.priority,
             "group": task.group,
             "kind": task.kind,
+            "value": task.value,
+            "decay": task.decay,
             "trace_context": task.trace_context,
             "parent": task.parent_id and {"task_id": task.parent_id, "root_id": task.root_id},
             "max_age_seconds": left_seconds,

@@ -28,8 +28,8 @@ class FieldType(IntEnum):
     """How the value of a field is stored.
 
     TEXT and WHOLE are stored unchanged. TIME is a time in seconds: SQL stores whole microseconds,
-    DynamoDB milliseconds with microseconds as the fraction. REAL is a number from 0 to 1: SQL stores whole
-    millionths. JSON is stored as its text.
+    DynamoDB milliseconds with microseconds as the fraction. REAL is a number: SQL stores whole millionths.
+    JSON is stored as its text.
     """
 
     TEXT = 0
@@ -110,6 +110,9 @@ FIELDS: Final = (
     StoredField("trace_context", "trace_context", "traceContext", _TEXT, _PUT),
     StoredField("parent_id", "parent_id", "parentId", _TEXT, _PUT, "parent"),
     StoredField("root_id", "root_id", "rootId", _TEXT, _PUT, "root"),
+    StoredField("value", "value_millionths", "taskValue", _REAL, _PUT),
+    StoredField("decay", "decay", "decay", _TEXT, _PUT),
+    StoredField("line_class", "line_class", "lineClass", _TEXT, _PUT),
     StoredField("attempt_record", "attempt_record", "attemptRecord", _TEXT, _END),
 )
 # Fields of a task that its events include, besides its holder.

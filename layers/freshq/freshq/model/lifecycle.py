@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from freshq.errors import IllegalTransition, quoted
@@ -28,7 +28,9 @@ from freshq.model.task import (
     record_with,
 )
 from freshq.model.validation import MAX_PAYLOAD_BYTES, json_text, result_and_text
+from freshq.policy.order import Order
 from freshq.policy.retry import QUEUES, Backoff, PatientBackoff, is_last_attempt
+from freshq.policy.value import DEFAULT_VALUE, Decay, ValueClass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -117,9 +119,7 @@ class Lifecycle:
         first_due = _first_due(new, now, where) if new.delay_seconds or new.at is not None else None
         since = now if first_due is None else first_due
         deadline = None if max_age_seconds is None else round((since + max_age_seconds) * 1e6) / 1e6
-        parent_id = root_id = None
-        if new.parent is not None:
-            parent_id, root_id, deadline = _inherited(new.parent, deadline)
+        parent_id, root_id, deadline = _inherited(new.parent, deadline)
         task = make_task(
             task_id=new.task_id or new_task_id(),
             queue=self.config.name,
@@ -139,8 +139,24 @@ class Lifecycle:
             trace_context=new.trace_context,
             parent_id=parent_id,
             root_id=root_id,
+            **self._worth_of(new, since, deadline),
         )
         return keep_payload_text(task, new.payload_text)
+
+    def _worth_of(self, new: NewTask, since: float, deadline: float | None) -> dict[str, Any]:
+        """Return the value, the decay and the class of a new task whose age counts from a time in seconds."""
+        decay, order = new.decay or Decay.STEP, self.config.order
+        worth: dict[str, Any] = {"value": new.value}
+        if decay is not Decay.STEP:
+            worth["decay"] = decay.value
+        if order.plans:
+            life_seconds = inf if deadline is None else deadline - since
+            if order is Order.DEADLINE:
+                line_class = ValueClass.of(DEFAULT_VALUE, life_seconds, Decay.STEP)
+            else:
+                line_class = ValueClass.of(new.value or DEFAULT_VALUE, life_seconds, decay)
+            worth["line_class"] = line_class.code
+        return worth
 
     def completed(
         self,
@@ -406,8 +422,10 @@ def _enters(new: NewTask, created: float, first_due: float | None, deadline: flo
     return round(created + new.delay_seconds, 6) if new.at is None else first_due
 
 
-def _inherited(parent: Parent, deadline: float | None) -> tuple[str, str, float | None]:
+def _inherited(parent: Parent | None, deadline: float | None) -> tuple[str | None, str | None, float | None]:
     """Return the ids of the parent and the root of a task, and the earlier one of two deadlines."""
+    if parent is None:
+        return None, None, deadline
     if deadline is None or (parent.deadline is not None and parent.deadline < deadline):
         deadline = parent.deadline
     return parent.task_id, parent.root_id or parent.task_id, deadline

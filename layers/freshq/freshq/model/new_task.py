@@ -22,6 +22,7 @@ from freshq.model.fields import MAX_ID_BYTES, QUEUE_KEY_PREFIX, RESERVED_ID_PREF
 from freshq.model.forks import new_lock
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, Task, checked_trace_context
 from freshq.model.validation import MAX_PAYLOAD_BYTES, first_problem, json_copy, json_text
+from freshq.policy.value import LARGEST_VALUE, SMALLEST_VALUE, Decay
 
 TOO_LARGE: Final = (
     f"{{}} bytes of JSON, at most {MAX_PAYLOAD_BYTES} are allowed on every store; "
@@ -99,6 +100,9 @@ class NewTask(BaseModel):
             None for the queue's max age.
         group: Tenant or key.
         kind: The type of the message; a worker may choose its handler by it.
+        value: What it is worth if it is done in time, compared with the other tasks of its queue: above 0;
+            None counts as 1. The order "value" serves by it.
+        decay: How that falls until its deadline: "step", not at all, or "linear", steadily to nothing.
         at: When the task enters its line and can be claimed, in seconds since the epoch; may be given as a
             datetime with a time zone. In the past, it still decides the place and the age of the task.
         trace_context: The trace that the task belongs to: a W3C traceparent, and after a space the
@@ -125,6 +129,8 @@ class NewTask(BaseModel):
     max_age_seconds: Annotated[float, Field(gt=0)] | None = None
     group: Name | None = None
     kind: Name | None = None
+    value: Annotated[float, Field(ge=SMALLEST_VALUE, le=LARGEST_VALUE)] | None = None
+    decay: Annotated[Decay, Field(strict=False)] | None = None
     at: Annotated[float, Field(ge=0, le=MAX_EPOCH_SECONDS)] | None = None
     trace_context: TraceContext | None = None
     parent: Annotated[Parent | None, BeforeValidator(_as_parent)] = None

@@ -332,6 +332,9 @@ class Task(_Beside, Generic[PayloadT]):
         trace_context: The trace of its put: a W3C traceparent, and after a space the tracestate, if any.
         parent_id: The task whose run put it; None if no run did.
         root_id: The first task of its chain of parents; None if it has no parent.
+        value: What it is worth if it is done in time, compared with the other tasks of its queue.
+        decay: How that falls until its deadline: "linear"; None: not at all.
+        line_class: The code of its `ValueClass` in a queue that serves by value; otherwise None.
         attempt_record: Its last failed attempts as text; `attempt_log` has them.
 
     Examples:
@@ -370,6 +373,9 @@ class Task(_Beside, Generic[PayloadT]):
     trace_context: str | None = None
     parent_id: str | None = None
     root_id: str | None = None
+    value: float | None = None
+    decay: str | None = None
+    line_class: str | None = None
     attempt_record: str | None = field(default=None, repr=False)
 
     def status_at(self, now: float) -> TaskStatus:

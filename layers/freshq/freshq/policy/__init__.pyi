@@ -13,3 +13,4 @@ from freshq.policy.retry import Backoff as Backoff
 from freshq.policy.rules import CodelRule as CodelRule
 from freshq.policy.rules import ReserveRule as ReserveRule
 from freshq.policy.shedding import ShedReason as ShedReason
+from freshq.policy.value import Decay as Decay

@@ -74,7 +74,9 @@ def latest_wait(
 class Order(StrEnum):
     """Order of service within a priority level. Levels are always drained from high to low.
 
-    ADAPTIVE is FIFO while work is young and LIFO while it is not; see `OrderPolicy`.
+    ADAPTIVE is FIFO while work is young and LIFO while it is not; see `OrderPolicy`. VALUE serves what adds
+    most to the value that is delivered in time, DEADLINE the earliest deadline that can still be met; see
+    `freshq.policy.value`.
 
     Examples:
         >>> Queue.memory(order=Order.FIFO).admin.config.order.value
@@ -84,6 +86,8 @@ class Order(StrEnum):
     LIFO = "lifo"
     FIFO = "fifo"
     ADAPTIVE = "adaptive"
+    VALUE = "value"
+    DEADLINE = "deadline"
 
     # A new order needs a case in each `match` below; mypy reports a missing one.
 
@@ -93,8 +97,13 @@ class Order(StrEnum):
         match self:
             case Order.ADAPTIVE:
                 return True
-            case Order.LIFO | Order.FIFO:
+            case Order.LIFO | Order.FIFO | Order.VALUE | Order.DEADLINE:
                 return False
+
+    @property
+    def plans(self) -> bool:
+        """Whether tasks of different classes wait in lines of their own, and a plan chooses among these."""
+        return self in (Order.VALUE, Order.DEADLINE)
 
     @property
     def oldest_first(self) -> bool:
@@ -109,9 +118,9 @@ class Order(StrEnum):
             ValueError: If the order switches: it depends on the age of the oldest live task.
         """
         match self:
-            case Order.LIFO:
+            case Order.LIFO | Order.VALUE:  # among tasks of one class, the newest
                 return True
-            case Order.FIFO:
+            case Order.FIFO | Order.DEADLINE:
                 return False
             case Order.ADAPTIVE:
                 msg = f"order: {self.value} is newest first only at times; ask OrderPolicy.newest_first"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig, QueueOptions
     from freshq.policy.order import Order
+    from freshq.policy.value import Decay
     from freshq.queue.core import Write
     from freshq.stores.base import CallersConnection, OnConflict
     from freshq.stores.dynamodb.key import KeyValue
@@ -366,20 +367,18 @@ class AttachedQueue(BaseQueue):
         max_age_seconds: float | None = None,
         group: str | None = None,
         kind: str | None = None,
+        value: float | None = None,
+        decay: Decay | str | None = None,
         trace_context: str | None = None,
         parent: Task | Claim | Mapping[str, Any] | None = None,
         on_conflict: OnConflict | None = None,
         connection: CallersConnection | None = None,
     ) -> Receipt:
-        """Put a record into the queue; `task_id` is its id. The other arguments are as in `Queue.put`.
+        """Put the record `task_id` into the queue; arguments and errors are as in `Queue.put`, and two more.
 
         Raises:
-            ValueError: If an argument is wrong; nothing was written.
             NotFound: If the record does not exist.
-            IllegalTransition: If the record is under construction, PENDING, TAKEN, completed or a dead
-                letter, or lacks the attribute that orders the table.
-            Overloaded: If admission control rejected it.
-            StoreError: If the store did not answer.
+            IllegalTransition: If it is under construction, queued or ended, or lacks what orders the table.
         """
         return super().put(
             payload,
@@ -390,6 +389,8 @@ class AttachedQueue(BaseQueue):
             max_age_seconds=max_age_seconds,
             group=group,
             kind=kind,
+            value=value,
+            decay=decay,
             trace_context=trace_context,
             parent=parent,
             on_conflict=on_conflict,

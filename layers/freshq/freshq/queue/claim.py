@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import RefusedError, StoreError
@@ -19,13 +19,14 @@ from freshq.model.lifecycle import held_task, new_token
 from freshq.model.task import keep_clock
 from freshq.model.telemetry import ClaimSpan
 from freshq.policy.shedding import MAX_SHED_BEHIND, MAX_TAKES, ShedReason
+from freshq.policy.value import PLANS
 from freshq.queue.core import Verbs, transactions_of
-from freshq.queue.lines import CountedClaim, LimitedClaim, OpenLines, place_in_line
+from freshq.queue.lines import PLANNED_LINES, CountedClaim, LimitedClaim, OpenLines, place_in_line, planned
 from freshq.queue.polling import answer_of, poll_for_claims
 from freshq.queue.reading import first_to_expire, oldest_created, oldest_tasks
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Guard
-from freshq.stores.lines import Choice, ClaimRequest
+from freshq.stores.lines import Choice, ClaimRequest, NewPlan, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -354,27 +355,32 @@ def candidates(
         room: The room that the limits of groups leave; None: no limits.
     """
     moment = request.moment()
+    if request.plan is not None:
+        reader.more_lines = PLANNED_LINES
     for level in levels:
         share = max(1, request.limit // len(level.keys))
-        lines = {group: _of_line(reader, request, level, group, moment, share) for group in level.keys}
+        lines = {group: _of_group(reader, request, keys, moment, share) for group, keys in level.keys.items()}
         yield from request.schedulers.interleave(level.number, lines, room)
 
 
+def _of_group(
+    reader: LineReader[Found], request: ClaimRequest, keys: Sequence[str], moment: ClaimMoment, share: int
+) -> Iterator[Found]:
+    """Yield claimable tasks of the lines of a group: as the plan of the claim says, if it has one."""
+    if request.plan is not None:
+        return planned(reader, request, request.plan, keys)
+    return chain.from_iterable(_of_line(reader, request, key, moment, share) for key in keys)
+
+
 def _of_line(
-    reader: LineReader[Found],
-    request: ClaimRequest,
-    level: Level,
-    group: Group,
-    moment: ClaimMoment,
-    share: int,
+    reader: LineReader[Found], request: ClaimRequest, key: str, moment: ClaimMoment, share: int
 ) -> Iterator[Found]:
     """Yield claimable tasks of a line, best first, from a small page and then a larger one."""
-    key = level.keys[group]
     if not reader.searches(key):
         return
     newest_first = request.orders.constant
     if newest_first is None:
-        newest_first = _newest_first(reader, request, level, group)
+        newest_first = _newest_first(reader, request, key)
     larger = max(request.limit, SECOND_PAGE_ROWS)
     seen: set[str] = set()
     for count, looked in ((share, share + SPARE_ROWS), (share + larger, larger + LOOKED_ROWS)):
@@ -384,12 +390,12 @@ def _of_line(
                 yield each
 
 
-def _newest_first(reader: LineReader[Any], request: ClaimRequest, level: Level, group: Group) -> bool:
+def _newest_first(reader: LineReader[Any], request: ClaimRequest, key: str) -> bool:
     """Return which end of a line is served, in an order that switches; it may read the oldest task first."""
     moment = request.moment()
-    live = (level.keys[group], moment.deadline_after, moment.created_after)
+    live = (key, moment.deadline_after, moment.created_after)
     oldest, nearest = partial(reader.oldest_created, *live), partial(reader.first_to_expire, *live)
-    return request.orders.newest_first((level.number, group), moment.now, oldest, nearest)
+    return request.orders.newest_first(parse_line(key), moment.now, oldest, nearest)
 
 
 def best_first(
@@ -432,7 +438,7 @@ class Search:
         take = self._take_found
         if store.takes_each:
             take = self._take_each
-        elif request.groups.has_limits or store.locks_to_take:
+        elif request.groups.has_limits or store.locks_to_take or request.plan is not None:
             take = self._take_locked
         elif (known := self._known()) is not None:
             self._take(*known)
@@ -451,7 +457,8 @@ class Search:
         known = self._book.choose(request.limit)
         if known is not None and request.orders.constant is None:
             level, asked = known
-            if request.orders.any_due(((level.number, group) for group in asked), request.clock()):
+            lines = (parse_line(key) for group in asked for key in level.keys[group])
+            if request.orders.any_due(lines, request.clock()):
                 return None
         return known
 
@@ -490,7 +497,7 @@ class Search:
         constant, start = self.request.orders.constant, len(self._taken)
         by_order = self._by_order(level, asked) if constant is None else [(constant, asked)]
         for newest_first, of_order in by_order:
-            lines = {level.keys[group]: wanted for group, wanted in of_order.items()}
+            lines = {key: wanted for group, wanted in of_order.items() for key in level.keys[group]}
             choice = Choice(lines, newest_first, self._missing, level.unless)
             tasks = self._store.take(self.request, choice)
             if self._taken:
@@ -516,7 +523,7 @@ class Search:
         by_order: dict[bool, dict[Group, int]] = {}
         expected = 0
         for group, wanted in asked.items():
-            newest_first = _newest_first(reader, self.request, level, group)
+            newest_first = _newest_first(reader, self.request, level.keys[group][0])
             by_order.setdefault(newest_first, {})[group] = wanted
             expected += wanted
             if expected >= self._missing:
@@ -638,6 +645,7 @@ def claim_request(
         reserve_seconds=rules.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
         retention_seconds=config.retention_seconds,
         longest_wait_seconds=longest_wait_seconds,
+        plan=NewPlan(PLANS[config.order], core.service.service(limit)) if config.order.plans else None,
     )
 
 
@@ -850,6 +858,8 @@ class Claiming(Verbs):
             request.room = running.room(request.groups, core.now())
         tasks = core.store.claim(Search(core.book, core.open_lines, request))
         core.schedulers.claimed(tasks)
+        if request.plan is not None:
+            core.service.claimed(tasks, core.now(), lease_seconds)
         if request.reserve_seconds:
             self._note_skipped(request, short=len(tasks) < limit)
         claims = [Claim.of(task) for task in tasks]

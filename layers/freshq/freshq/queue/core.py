@@ -27,7 +27,7 @@ from freshq.queue.shared.measures import FlowMeter, SharedReserve
 from freshq.queue.shared.options import SharedOptions
 from freshq.queue.upkeep import Upkeep
 from freshq.stores.base import Conflict, Guard, OnConflict
-from freshq.stores.lines import LevelSchedulers, LineOrders
+from freshq.stores.lines import LevelSchedulers, LineOrders, ServiceMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -136,6 +136,7 @@ class Core:
         known_config: The options that are known without a call to the store.
         rules: The options that it follows, and the objects that apply them.
         schedulers: Decide which line of each level is served next.
+        service: Learns what serves the tasks, for the order by value.
         book: The lines that this process knows.
         open_lines: The lines of groups that have room, if there are limits and many lines.
         running: Enforces the limits of groups; None if the store does.
@@ -168,6 +169,7 @@ class Core:
         takes_any = self.encode is None and config.kinds is None
         self.parse: Callable[..., NewTask] = parse_new_task if takes_any else self._parsed
         self.schedulers = LevelSchedulers()
+        self.service = ServiceMeter()
         self.book = LineBook(self.schedulers)
         self.open_lines = OpenLines(self.book)
         self.later = Later(self.name, self.catch_up)
@@ -299,7 +301,7 @@ class Core:
     def time_order(self) -> Order | None:
         """The order of every line by creation time; None if lines have no such order, or differ."""
         order = self.rules.config.order
-        return None if order.switches else order
+        return None if order.switches or order.plans else order
 
     def now(self) -> float:
         """Return the time of the queue's clock, in seconds since the epoch, to the microsecond.
@@ -608,6 +610,8 @@ class Core:
         task = claim.task  # of a claim that was extended, `updated` is when it was
         took_seconds = max(0.0, settled.updated - (task.last_claim_at or task.updated))
         self.schedulers.settled(task, took_seconds)
+        if self.rules.config.order.plans:
+            self.service.ended(task.task_id, took_seconds)
         if self.running is not None and task.group is not None:
             self.running.ended([task], settled.updated)
         in_time = None

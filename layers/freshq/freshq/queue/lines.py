@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
+from functools import partial
+from itertools import chain, groupby, islice
 from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from typing_extensions import override
 
 from freshq.model.forks import new_lock
 from freshq.policy.groups import GroupRoom, StartLog
+from freshq.policy.value import HEADS, ClassLine, ValueClass
 from freshq.stores.lines import END, NEXT, parse_line
 
 if TYPE_CHECKING:
@@ -24,11 +26,22 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.policy.groups import Group, GroupRules
-    from freshq.stores.lines import ClaimRequest, LevelSchedulers, LimitedLines, LineReader, Range
+    from freshq.stores.lines import (
+        ClaimRequest,
+        Found,
+        Head,
+        LevelSchedulers,
+        LimitedLines,
+        LineReader,
+        NewPlan,
+        Range,
+    )
 
 # Lines that one claim knows: of all levels, or of each if there are more. Enough for fair turns, few enough
 # for a claim of a millisecond.
 WINDOW_LINES: Final = 64
+# Further lines that a plan sees: all classes of some groups, or some classes of many groups.
+PLANNED_LINES: Final = 1_000
 # Lines that a claim of one task asks at a time, if there are that many: the first may be empty by then.
 MIN_ASKED: Final = 4
 # How long a process uses its list of the lines of groups with room, if there are too many for a window.
@@ -43,13 +56,13 @@ class Level:
 
     Attributes:
         number: The priority level.
-        keys: The keys of the lines by group, ascending.
+        keys: The keys of the lines of each group, ascending: one, unless the queue serves by value.
         unless: Ranges of keys in which no better line may be; empty if the lines were just read.
         is_whole: Whether these are all lines of the level.
     """
 
     number: int
-    keys: Mapping[Group, str]
+    keys: Mapping[Group, Sequence[str]]
     unless: tuple[Range, ...] = ()
     is_whole: bool = field(default=True, compare=False)
 
@@ -70,9 +83,23 @@ def gaps(level: int, keys: Sequence[str]) -> tuple[Range, ...]:
     return (*ranges, (after, END))
 
 
-def by_group(keys: Iterable[str]) -> dict[Group, str]:
-    """Return the keys of lines of one level by their groups."""
-    return {parse_line(key)[1]: key for key in keys}
+def by_group(keys: Iterable[str]) -> dict[Group, list[str]]:
+    """Return the keys of lines of one level by their groups, in the order of the groups' first keys.
+
+    Keys with a class sort by it first; then the order is that of the groups, as if there were no classes:
+    groups whose turns start at the same time are served in it.
+    """
+    found: dict[Group, list[str]] = {}
+    has_classes = False
+    for key in keys:
+        line = parse_line(key)
+        found.setdefault(line.group, []).append(key)
+        has_classes |= line.of_class != ""
+    return dict(sorted(found.items(), key=_name_of)) if has_classes and len(found) > 1 else found
+
+
+def _name_of(lines: tuple[Group, object]) -> str:
+    return lines[0] or ""
 
 
 class LineBook:
@@ -149,10 +176,10 @@ class LineBook:
 
     def _note(self, level: Level, earlier: Level | None) -> None:
         """Remember the lines of the highest level."""
-        keys, is_whole = level.keys.values(), level.is_whole
+        keys, is_whole = [*chain.from_iterable(level.keys.values())], level.is_whole
         above = chr(ord("0") + level.number + 1)
         unless = gaps(level.number, sorted(keys)) if is_whole else ((above, END),)
-        is_same = earlier is None or {*keys} <= {*earlier.keys.values()}
+        is_same = earlier is None or {*keys} <= {*chain.from_iterable(earlier.keys.values())}
         with self._lock:
             self._known = replace(level, unless=unless)
             self._turns_left = inf if is_whole else len(keys)
@@ -238,6 +265,25 @@ class LineBook:
         return list(self._schedulers.interleave(level.number, lines))
 
 
+def planned(
+    reader: LineReader[Found], request: ClaimRequest, new_plan: NewPlan, keys: Sequence[str]
+) -> Iterator[Found]:
+    """Yield claimable tasks of the lines of a group in the order of a plan."""
+    moment, limit = request.moment(), request.limit
+
+    def read(key: str) -> Sequence[Head]:
+        if not reader.searches(key):
+            return ()
+        return reader.heads(key, moment, HEADS, newest_first=new_plan.kind.newest_first)
+
+    lines: list[ClassLine[Any]] = [
+        ClassLine(ValueClass.of_code(parse_line(key).of_class), partial(read, key)) for key in keys
+    ]
+    for heads in new_plan.kind(lines, new_plan.service, moment.now).turns():
+        for start in range(0, len(heads), limit):  # a claim may lock what it finds
+            yield from reader.found(heads[start : start + limit])
+
+
 def place_in_line(task: Task) -> tuple[float, str]:
     """Return the place of a task in its line."""
     return task.created, task.task_id
@@ -299,7 +345,7 @@ class OpenLines:
         if len(found) <= WINDOW_LINES:
             self._book.is_whole()
         room = claim.counted()
-        keys = [key for key in found if room.allows(parse_line(key)[1])]
+        keys = [key for key in found if room.allows(parse_line(key).group)]
         with self._lock:
             self._open = (now + OPEN_SECONDS, rules, keys)
         return sorted(keys, key=itemgetter(0), reverse=True), True

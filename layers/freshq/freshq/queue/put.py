@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.new_task import NewTask
     from freshq.model.task import Task
+    from freshq.policy.value import Decay
     from freshq.queue.core import Core, Write
     from freshq.stores.base import CallersConnection, OnConflict, PutResult
 
@@ -46,12 +47,14 @@ class Putting(Verbs):
         max_age_seconds: float | None = None,
         group: str | None = None,
         kind: str | None = None,
+        value: float | None = None,
+        decay: Decay | str | None = None,
         trace_context: str | None = None,
         parent: Task | Claim | Mapping[str, Any] | None = None,
         on_conflict: OnConflict | None = None,
         connection: CallersConnection | None = None,
     ) -> Receipt:
-        """Add a task.
+        """Add a task; raise Overloaded if admission control or its parent's deadline rejected it.
 
         Args:
             payload: The work: any JSON value.
@@ -62,18 +65,16 @@ class Putting(Verbs):
             max_age_seconds: Seconds from then until the task is stale; at most the queue's max age.
             group: Tenant or key.
             kind: The type of the message; a worker may choose its handler by it.
+            value: What it is worth if it is done in time, as in `NewTask`; the order "value" serves by it.
+            decay: How that falls until its deadline, "step" or "linear".
             trace_context: The trace that it belongs to, as in `NewTask`; None for the telemetry's.
             parent: The task whose run puts this one, or its `as_parent`; see `NewTask`.
             on_conflict: What to do with a live task of this id: "ignore" or "update", as in `NewTask`.
             connection: Put in the transaction of this connection of SQLAlchemy, Django or a driver.
-
-        Raises:
-            Overloaded: If admission control or its parent's deadline rejected it; nothing was written.
         """
-        optional: dict[str, Any] = {"task_id": task_id, "max_age_seconds": max_age_seconds, "group": group}
-        optional |= {"kind": kind, "at": at, "trace_context": trace_context, "parent": parent}
-        arguments = {name: value for name, value in optional.items() if value is not None}
-        arguments |= {"payload": payload, "priority": priority, "delay_seconds": delay_seconds}
+        arguments = {"payload": payload, "task_id": task_id, "priority": priority, "group": group, "at": at}
+        arguments |= {"delay_seconds": delay_seconds, "max_age_seconds": max_age_seconds, "kind": kind}
+        arguments |= {"value": value, "decay": decay, "trace_context": trace_context, "parent": parent}
         return self._put([("", arguments)], on_conflict, connection)[0]
 
     def put_many(

@@ -13,8 +13,9 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
 
 from freshq.model.task import TaskStatus
+from freshq.policy.value import ValueClass
 from freshq.stores.base import STATES, Stats
-from freshq.stores.lines import ALL_LINES, END, line_key
+from freshq.stores.lines import ALL_LINES, END, line_key, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -100,7 +101,7 @@ def oldest_tasks(
     groups: Collection[str | None] | None = None,
     level: int | None = None,
 ) -> list[Task]:
-    """Return the `count` oldest live tasks, the lowest priority level first.
+    """Return the `count` oldest live tasks, those of the lowest priority level and the least value first.
 
     They are of some groups, if these are named, and then of one priority level, if it is named.
     """
@@ -111,17 +112,22 @@ def oldest_tasks(
         levels = LEVELS if level is None else (level,)
         named = [line_key(each, group) for each in levels for group in groups]
         keys = keys_of(reader) if level is None else named
-        return named if ALL_LINES in keys else [key for key in keys if key in named]
+        return named if ALL_LINES in keys else [key for key in keys if parse_line(key).group in groups]
 
     def oldest(reader: WaitingReader) -> list[Task]:
         ids: list[str] = []
-        for _level, of_level in groupby(sorted(asked(reader)), key=lambda key: key[:1]):
+        for _least, alike in groupby(sorted(asked(reader), key=_worth), key=_worth):
             if (wanted := count - len(ids)) > 0:
-                lines = (reader.oldest(key, now, created_after, wanted) for key in of_level)
+                lines = (reader.oldest(key, now, created_after, wanted) for key in alike)
                 ids += [task_id for _created, task_id in islice(heapq.merge(*lines), wanted)]
         return reader.listed(ids)
 
     return store.read_waiting(queue, now, oldest)
+
+
+def _worth(key: str) -> tuple[str, float]:
+    """Return the level of a line, and the value of its tasks."""
+    return key[:1], 0.0 if key == ALL_LINES else ValueClass.of_code(parse_line(key).of_class).value
 
 
 class FirstIds:

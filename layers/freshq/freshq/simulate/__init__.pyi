@@ -10,6 +10,7 @@ from freshq.simulate.engine import Simulation as Simulation
 from freshq.simulate.engine import simulate_load as simulate_load
 from freshq.simulate.load import ArrivalProcess as ArrivalProcess
 from freshq.simulate.load import Burst as Burst
+from freshq.simulate.load import DeadlineDistribution as DeadlineDistribution
 from freshq.simulate.load import Load as Load
 from freshq.simulate.load import Recording as Recording
 from freshq.simulate.load import ServiceDistribution as ServiceDistribution
@@ -19,6 +20,7 @@ from freshq.simulate.load import read_trace as read_trace
 from freshq.simulate.results import GroupResult as GroupResult
 from freshq.simulate.results import LevelResult as LevelResult
 from freshq.simulate.results import Result as Result
+from freshq.simulate.results import ValueResult as ValueResult
 from freshq.simulate.results import summarize as summarize
 from freshq.simulate.results import waits_in_time as waits_in_time
 from freshq.simulate.stress import ChainResult as ChainResult

@@ -5,26 +5,34 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 from heapq import heappop, heappush, nsmallest
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from operator import itemgetter, lt
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
+from typing_extensions import override
+
+from freshq.model.task import MAX_SECONDS
 from freshq.policy.backlog_limit import Victim
 from freshq.policy.fairness import FairScheduler, GroupCosts
 from freshq.policy.groups import GroupRoom, RunningCounts, StartLog
-from freshq.policy.order import FIRST_TO_EXPIRE
+from freshq.policy.order import FIRST_TO_EXPIRE, Order
 from freshq.policy.shedding import CLOCK_STEP_SECONDS, MAX_SHED_BEHIND, ShedReason
+from freshq.policy.value import DEFAULT_VALUE, HEADS, PLANS, ClassLine, Decay, ServiceTimes, ValueClass
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from freshq.policy.backlog_limit import Eviction
     from freshq.policy.order import OrderSwitch
     from freshq.policy.reserve import ReserveSpans
     from freshq.policy.rules import OverloadRules
     from freshq.policy.shedding import Codel
+    from freshq.policy.value import Service
     from freshq.simulate.load import Load
+
+# Longer max ages stand for none: tasks without one have `MAX_SECONDS`, a hundred years.
+LONGEST_AGE_SECONDS: Final = MAX_SECONDS / 2
 
 
 class Fates:
@@ -122,10 +130,10 @@ class _Level:
     __slots__ = ("lines", "scheduler")
 
     def __init__(self, scheduler: FairScheduler) -> None:
-        self.lines: dict[str | None, LineBacklog] = {}
+        self.lines: dict[str | None, _Line] = {}
         self.scheduler = scheduler
 
-    def add(self, group: str | None, line: LineBacklog) -> None:
+    def add(self, group: str | None, line: _Line) -> None:
         """List a line, in the order of keys: groups whose turns start at the same time are served in it."""
         self.lines = dict(sorted([*self.lines.items(), (group, line)], key=lambda item: item[0] or ""))
 
@@ -148,7 +156,8 @@ class LevelBacklog:
             rules: The policy.
             fates: Fates of the tasks.
         """
-        self._new_line = partial(LineBacklog, load, rules, fates, own_ages=has_own_ages(load, rules))
+        new_line = partial(LineBacklog, load, rules, fates, own_ages=has_own_ages(load, rules))
+        self._new_line = self._line_maker(load, rules.order, new_line)
         self._groups = load.groups if rules.fair else ()
         self._levels_of = load.levels
         self._costs = GroupCosts()
@@ -160,8 +169,14 @@ class LevelBacklog:
         self._running = RunningCounts()
         self._starts = StartLog()
         # All lines that were ever used.
-        self._known: dict[tuple[int, str | None], LineBacklog] = {}
-        self.waiting: dict[tuple[int, str | None], LineBacklog] = {}
+        self._known: dict[tuple[int, str | None], _Line] = {}
+        self.waiting: dict[tuple[int, str | None], _Line] = {}
+
+    def _line_maker(
+        self, load: Load, order: Order, new_line: Callable[[], LineBacklog]
+    ) -> Callable[[], _Line]:
+        """Return what makes the backlog of a group, given what makes a line."""
+        return new_line
 
     def _key(self, task: int) -> tuple[int, str | None]:
         return self._levels_of[task] if self._levels_of else 0, self._groups[task] if self._groups else None
@@ -178,7 +193,7 @@ class LevelBacklog:
             self._levels[key[0]].add(key[1], line)
         line.push(task)
 
-    def _unlist_if_empty(self, key: tuple[int, str | None], line: LineBacklog) -> None:
+    def _unlist_if_empty(self, key: tuple[int, str | None], line: _Line) -> None:
         if not line.in_store:
             del self.waiting[key]
             del self._levels[key[0]].lines[key[1]]
@@ -273,10 +288,10 @@ class LevelBacklog:
         """Remove and return the task to shed; None if there is none."""
         for number, level in reversed(self._levels.items()):
             heads = {
-                task: group
+                head: group
                 for group, line in level.lines.items()
                 if eviction.victim is not Victim.OLDEST_OF_GROUP or group == eviction.group
-                if (task := line.oldest()) is not None
+                if (head := line.first_evicted()) is not None
             }
             if heads:
                 group = heads[min(heads)]
@@ -297,8 +312,46 @@ class LevelBacklog:
             self._costs.observe(group, took_seconds)
 
 
+class PlannedBacklog(LevelBacklog):
+    """As `LevelBacklog`; a plan chooses among the tasks of each group, by what was learned of the service."""
+
+    __slots__ = ("_times",)
+
+    @override
+    def _line_maker(
+        self, load: Load, order: Order, new_line: Callable[[], LineBacklog]
+    ) -> Callable[[], _Line]:
+        self._times = ServiceTimes[int]()
+        return partial(PlannedGroup, load, order, new_line, partial(self._times.service, 1))
+
+    @override
+    def take(self, now: float, reserve_seconds: float = 0.0, longest_wait_seconds: float = inf) -> int | None:
+        task = super().take(now, reserve_seconds, longest_wait_seconds)
+        self._times.claimed(() if task is None else (task,), now)
+        return task
+
+    @override
+    def count_by_group(self) -> dict[str | None, int]:
+        counts: dict[str | None, int] = {}
+        for level in reversed(self._levels.values()):
+            # A store lists the classes of a level, and the groups of each.
+            groups = [(group, line) for group, line in level.lines.items() if isinstance(line, PlannedGroup)]
+            listed = [(*each, group) for group, line in groups for each in line.counts()]
+            for _class, count, group in sorted(listed, key=itemgetter(0)):
+                counts[group] = counts.get(group, 0) + count
+        return counts
+
+    @override
+    def ended(self, task: int, took_seconds: float | None) -> None:
+        super().ended(task, took_seconds)
+        if took_seconds is not None:
+            self._times.ended(task, took_seconds)
+
+
 def backlog_for(load: Load, rules: OverloadRules, fates: Fates) -> Backlog:
     """Return the simplest backlog that holds the tasks of a load under the rules."""
+    if rules.order.plans:
+        return PlannedBacklog(load, rules, fates)
     if load.levels or (rules.fair and load.groups):
         return LevelBacklog(load, rules, fates)
     return LineBacklog(load, rules, fates, own_ages=has_own_ages(load, rules))
@@ -367,6 +420,25 @@ class LineBacklog:
         # A claim drops the stale tasks of the line that it searches.
         self._expired = False
         return self._pop(now, now + reserve_seconds, newest_first=order.newest_first) if tasks else None
+
+    def heads(self, now: float, reserve_seconds: float) -> list[TaskHead]:
+        """Return the first tasks that may be claimed, up to `HEADS`."""
+        self._skip(now, now - self._max_age_seconds + reserve_seconds)
+        self._expired = False
+        deadline, after = self._deadline, now + reserve_seconds
+        tasks = reversed(self.waiting) if self._order.newest_first else self.waiting
+        first = islice((task for task in tasks if deadline[task] > after), HEADS)
+        return [TaskHead.of(task, self._created[task], deadline[task]) for task in first]
+
+    def remove(self, task: int) -> None:
+        """Remove a task that `heads` returned."""
+        if not self._order.newest_first:
+            self.waiting.remove(task)
+            return
+        newer = []
+        while (last := self.waiting.pop()) != task:
+            newer.append(last)
+        self.waiting.extend(reversed(newer))
 
     def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:
         """Remove and return the tasks that CoDel sheds behind a task that was just shed."""
@@ -471,6 +543,11 @@ class LineBacklog:
         """Return the oldest task."""
         return next((task for task in chain(self._skipped, self.waiting) if task not in self._stale), None)
 
+    def first_evicted(self) -> tuple[float, int] | None:
+        """Return the task that is evicted first, after the value of its class."""
+        task = self.oldest()
+        return None if task is None else (0.0, task)
+
     def evict(self, eviction: Eviction) -> int | None:
         """Remove and return the task to shed; None if there is none."""
         task = self.oldest()
@@ -480,6 +557,125 @@ class LineBacklog:
 
     def ended(self, task: int, took_seconds: float | None) -> None:
         """Do nothing: one line has every turn."""
+
+
+class TaskHead(NamedTuple):
+    """A waiting task, as a plan sees it.
+
+    Attributes:
+        task_id: Its number in the load.
+        created: When it was created, in seconds.
+        deadline: Its deadline in seconds; None if it has none.
+    """
+
+    task_id: int
+    created: float
+    deadline: float | None
+
+    @classmethod
+    def of(cls, task: int, created: float, deadline: float) -> TaskHead:
+        """Return a task of a load, in which every task has a deadline, some of them far away."""
+        return cls(task, created, None if deadline - created > LONGEST_AGE_SECONDS else deadline)
+
+
+class PlannedGroup:
+    """A line for each class of values of one group."""
+
+    __slots__ = ("_by_value", "_classes", "_load", "_new_line", "_new_plan", "_service", "codel")
+
+    def __init__(
+        self, load: Load, order: Order, new_line: Callable[[], LineBacklog], service: Callable[[], Service]
+    ) -> None:
+        """Start with no task.
+
+        Args:
+            load: The tasks.
+            order: The order of service.
+            new_line: Returns an empty line.
+            service: Returns what serves the tasks.
+        """
+        self._load = load
+        self._by_value = order is Order.VALUE
+        self._new_plan = PLANS[order]
+        self._new_line = new_line
+        self._service = service
+        # In the order of the keys of a store's lines.
+        self._classes: dict[ValueClass, LineBacklog] = {}
+        self.codel = None
+
+    def _class_of(self, task: int) -> ValueClass:
+        load = self._load
+        head = TaskHead.of(task, load.created[task], load.deadline[task])
+        life_seconds = inf if head.deadline is None else head.deadline - head.created
+        value = load.values[task] if self._by_value and load.values else DEFAULT_VALUE
+        decays = self._by_value and load.decays and load.decays[task]
+        return ValueClass.of(value, life_seconds, Decay.LINEAR if decays else Decay.STEP)
+
+    def push(self, task: int) -> None:
+        """Add a task, the newest of all."""
+        of_class = self._class_of(task)
+        if of_class not in self._classes:
+            self._classes = dict(sorted([*self._classes.items(), (of_class, self._new_line())]))
+        self._classes[of_class].push(task)
+
+    @property
+    def in_store(self) -> bool:
+        """Whether a store would still list a line of the group."""
+        return any(line.in_store for line in self._classes.values())
+
+    def take(self, now: float, reserve_seconds: float, longest_wait_seconds: float) -> int | None:
+        """Remove and return the next task to claim; None if there is none. No task waits too long for it."""
+        lines = [
+            ClassLine(of_class, partial(line.heads, now, reserve_seconds))
+            for of_class, line in self._classes.items()
+            if line.in_store
+        ]
+        first = next(self._new_plan(lines, self._service(), now).turns(), None)
+        if first is None:
+            return None
+        task: int = first[0].task_id
+        self._classes[self._class_of(task)].remove(task)
+        return task
+
+    def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:
+        """Return nothing: CoDel needs the order FIFO."""
+        return []
+
+    def count(self) -> int:
+        """Return the number of tasks; some may be stale, unless `expire` was just called."""
+        return sum(line.count() for line in self._classes.values())
+
+    def expire(self, now: float) -> None:
+        """Forget stale tasks."""
+        for line in self._classes.values():
+            line.expire(now)
+
+    def oldest(self) -> int | None:
+        """Return the oldest task."""
+        oldest = (line.oldest() for line in self._classes.values())
+        return min((task for task in oldest if task is not None), default=None)
+
+    def first_to_expire(self, deadline_after: float) -> list[tuple[float, float]]:
+        """Return when tasks with the nearest deadlines were created, and their deadlines, if lives differ."""
+        found = (line.first_to_expire(deadline_after) for line in self._classes.values())
+        return nsmallest(FIRST_TO_EXPIRE, chain.from_iterable(found), key=itemgetter(1))
+
+    def evict(self, eviction: Eviction) -> int | None:
+        """Remove and return the task to shed; None if there is none."""
+        first = self.first_evicted()
+        return None if first is None else self._classes[self._class_of(first[1])].evict(eviction)
+
+    def first_evicted(self) -> tuple[float, int] | None:
+        """Return the task that is evicted first, the oldest of the least value, after that value."""
+        found = ((of_class.value, line.oldest()) for of_class, line in self._classes.items())
+        return min(((value, task) for value, task in found if task is not None), default=None)
+
+    def counts(self) -> list[tuple[ValueClass, int]]:
+        """Return the number of tasks of each class that a store lists."""
+        return [(of_class, line.count()) for of_class, line in self._classes.items() if line.in_store]
+
+
+_Line: TypeAlias = LineBacklog | PlannedGroup
 
 
 def has_own_ages(load: Load, rules: OverloadRules) -> bool:

@@ -205,6 +205,7 @@ class Simulation:
         starts: For each task that was served, when it started; in seconds.
         switches: Every switch of an adaptive order.
         put_again: Number of tasks that clients put again.
+        requests: The tasks without those, each with the latest time by which it may be done; None: the load.
     """
 
     load: Load
@@ -213,6 +214,7 @@ class Simulation:
     starts: array[float]
     switches: list[OrderSwitch] = field(default_factory=list)
     put_again: int = 0
+    requests: Load | None = None
 
 
 def check_servers(servers: int) -> None:
@@ -240,6 +242,13 @@ def simulate_load(load: Load, rules: OverloadRules, servers: int, seed: int = 1)
     return Simulation(load, servers, engine.fates.codes, engine.starts, engine.fates.switches)
 
 
+def _observes_ends(load: Load, rules: OverloadRules) -> bool:
+    """Return whether a rule depends on the time that tasks take."""
+    shares_time = rules.fair and bool(load.groups)
+    learns = rules.order.plans or rules.reserve.quantile is not None
+    return shares_time or learns or rules.admission is not None
+
+
 class Engine:
     """State of one run."""
 
@@ -256,15 +265,13 @@ class Engine:
         plain = unreserved and rules.codel is None
         self._claim: Callable[[float], int | None] = self._backlog.take if plain else self._claimer.claim
         # Whether a claim that finds nothing may be skipped, because it would change nothing.
-        self._pausing = unreserved and not rules.order.switches
+        self._pausing = unreserved and not (rules.order.switches or rules.order.plans)
         self._idle = servers
         # When each busy server ends.
         self._busy: list[float] = []
         self._limits_admission = rules.admission is not None
         # When each task ends; only kept if a rule observes it.
-        shares_time = rules.fair and bool(load.groups)
-        observed = self._limits_admission or shares_time or rules.reserve.quantile is not None
-        self._running: list[tuple[float, int]] | None = [] if observed else None
+        self._running: list[tuple[float, int]] | None = [] if _observes_ends(load, rules) else None
 
     def serve(self) -> None:
         """Let every task arrive, and be served or shed."""

@@ -13,7 +13,8 @@ import math
 from array import array
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import add, mul
 from random import Random
 from sys import intern
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-Kind = TypeVar("Kind", int, str)
+Kind = TypeVar("Kind", int, str, float)
 # A simulation keeps 33 bytes per task; this many take a third of a gigabyte.
 MAX_TASKS: Final = 10_000_000
 # Sigma of a lognormal service time, whose squared coefficient of variation is then e - 1 = 1.72.
 LOGNORMAL_SIGMA: Final = 1.0
+# No exponential draw is more than this many times its mean: random numbers have 53 bits.
+LONGEST_DRAW: Final = 37.0
 
 
 class ArrivalProcess(StrEnum):
@@ -49,6 +52,13 @@ class ServiceDistribution(StrEnum):
     EXP = "exp"
     DET = "det"
     LOGNORMAL = "lognormal"
+
+
+class DeadlineDistribution(StrEnum):
+    """Distribution of max ages: constant, or exponential."""
+
+    DET = "det"
+    EXP = "exp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,8 @@ class Load:
         duration_seconds: How long tasks arrive.
         levels: Priority level of each task; empty if all are 0.
         groups: Group of each task; empty if none has one.
+        values: Value of each task; empty if all have the same.
+        decays: 1 for each task whose value falls steadily until its deadline; empty if there is none.
     """
 
     created: array[float]
@@ -109,10 +121,20 @@ class Load:
     duration_seconds: float
     levels: Sequence[int] = b""
     groups: Sequence[str] | Sequence[str | None] = ()
+    values: Sequence[float] = ()
+    decays: Sequence[int] = b""
 
     def __len__(self) -> int:
         """Return the number of tasks."""
         return len(self.created)
+
+    def worth(self, task: int, done: float) -> float:
+        """Return what a task is worth if it is done at a time in seconds."""
+        created, deadline = self.created[task], self.deadline[task]
+        if done > deadline:
+            return 0.0
+        left = (deadline - done) / (deadline - created) if self.decays and self.decays[task] else 1.0
+        return left * (self.values[task] if self.values else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +144,16 @@ class Source:
     Attributes:
         rate_per_second: Arrivals per second outside the burst.
         duration_seconds: How long tasks arrive.
-        deadline_seconds: Age at which a task is stale.
+        deadline_seconds: Mean age at which a task is stale.
         arrivals: How arrivals are spread.
         service: Distribution of the service times.
         service_mean_seconds: Mean service time.
         burst: A period of higher load.
         groups: Share of the tasks by group, relative to the sum of shares.
         priorities: Share of the tasks by priority level.
+        values: Share of the tasks by value.
+        max_ages_seconds: Mean age at which tasks of a value are stale, where it differs.
+        deadline: Distribution of these ages.
         seed: The same seed gives the same load.
     """
 
@@ -141,6 +166,9 @@ class Source:
     burst: Burst | None = None
     groups: Mapping[str, float] = field(default_factory=dict)
     priorities: Mapping[int, float] = field(default_factory=dict)
+    values: Mapping[float, float] = field(default_factory=dict)
+    max_ages_seconds: Mapping[float, float] = field(default_factory=dict)
+    deadline: DeadlineDistribution = DeadlineDistribution.DET
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -148,7 +176,7 @@ class Source:
         names = ("rate_per_second", "duration_seconds", "deadline_seconds", "service_mean_seconds")
         for name in names:
             positive(name, getattr(self, name))
-        for name in ("groups", "priorities"):
+        for name in ("groups", "priorities", "values", "max_ages_seconds"):
             for member, share in getattr(self, name).items():
                 positive(f"{name}.{member}", share)
         if self.burst is not None and self.burst.end >= self.duration_seconds:
@@ -166,14 +194,25 @@ class Source:
         for start, end, rate in self._segments():
             times.extend(_arrivals(self.arrivals, rate, start, end, rng))
         count = len(times)
+        values = array("d", _choices(self.values, count, self._stream("values")))
         return Load(
             created=times,
             service=services(self.service, self.service_mean_seconds, count, self._stream("services")),
-            deadline=array("d", [created + self.deadline_seconds for created in times]),
+            deadline=array("d", map(add, times, self._ages(count, values))),
             duration_seconds=self.duration_seconds,
             levels=bytes(_choices(self.priorities, count, self._stream("priorities"))),
             groups=_choices(self.groups, count, self._stream("groups")),
+            values=values,
         )
+
+    def _ages(self, count: int, values: Sequence[float]) -> Iterable[float]:
+        """Return the age at which each task is stale."""
+        ages: Iterable[float] = repeat(self.deadline_seconds, count)
+        if self.max_ages_seconds:
+            ages = [self.max_ages_seconds.get(value, self.deadline_seconds) for value in values]
+        if self.deadline is DeadlineDistribution.EXP:
+            return map(mul, ages, _exponential(1.0, count, self._stream("deadlines")))
+        return ages
 
     def _segments(self) -> list[tuple[float, float, float]]:
         """Return (start, end, rate) of each period of constant rate."""

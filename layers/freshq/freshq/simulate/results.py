@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
 from math import ceil, fsum
-from operator import add, and_, ge, mul, or_, sub
+from operator import add, and_, ge, mul, not_, or_, sub
 from typing import TYPE_CHECKING, Final
 
 from freshq.simulate.backlog import Fates
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from freshq.policy.shedding import ShedReason
     from freshq.simulate.engine import Simulation
-    from freshq.simulate.load import Burst
+    from freshq.simulate.load import Burst, Load
     from freshq.simulate.stress import Dip
 
 # Recovered: of this many consecutive arrivals, this share of the usual number was served in time.
@@ -63,6 +63,25 @@ class LevelResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueResult:
+    """What the tasks of a simulation were worth.
+
+    Attributes:
+        delivered: Value of the tasks done by their deadline, less what had decayed by then.
+        offered: Value of all tasks, without those that clients put again.
+        of_offered_ratio: The value delivered, as a share of this.
+        possible: The most that can be expected; see `possible_value`.
+        of_possible_ratio: The value delivered, as a share of this.
+    """
+
+    delivered: float
+    offered: float
+    of_offered_ratio: float
+    possible: float
+    of_possible_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """The measures of one simulation.
 
@@ -86,6 +105,7 @@ class Result:
         goodput_by_10_seconds: Tasks done in time, per second, in each 10 seconds while tasks arrived; empty
             if there are more than `MAX_PERIODS`.
         by_group: Measures by group, if there are groups.
+        value: What the tasks were worth; None if they have no values.
     """
 
     goodput_ratio: float
@@ -104,6 +124,7 @@ class Result:
     by_level: dict[str, LevelResult]
     goodput_by_10_seconds: list[float]
     by_group: dict[str, GroupResult] = field(default_factory=dict)
+    value: ValueResult | None = None
 
 
 def summarize(simulation: Simulation, trigger: Burst | Dip | None = None) -> Result:
@@ -141,7 +162,51 @@ def summarize(simulation: Simulation, trigger: Burst | Dip | None = None) -> Res
         by_level=_by_level(simulation),
         goodput_by_10_seconds=_by_period(ends, load.duration_seconds),
         by_group=_by_group(simulation),
+        value=_value(simulation) if load.values else None,
     )
+
+
+def _value(simulation: Simulation) -> ValueResult:
+    load, requests = simulation.load, simulation.requests or simulation.load
+    ends = enumerate(map(add, simulation.starts, load.service))
+    delivered = fsum(load.worth(*end) for end in compress(ends, _mask(simulation.fates, Fates.IN_TIME)))
+    offered, possible = fsum(requests.values), possible_value(requests, simulation.servers)
+    return ValueResult(delivered, offered, _ratio(delivered, offered), possible, _ratio(delivered, possible))
+
+
+def possible_value(load: Load, servers: int) -> float:
+    """Return the most that anybody could expect to deliver who knows all arrivals, but no service times.
+
+    The servers' time from the first arrival to the last deadline is filled with the dearest tasks, each for
+    the mean service time and the last one in part (Dantzig's bound of the knapsack, 1957). Each is worth as
+    much as if it started on arrival, and nothing if it would end too late even then.
+    """
+    worths = list(map(load.worth, range(len(load)), map(add, load.created, load.service)))
+    dearest_first = sorted(filter(worths.__getitem__, range(len(load))), key=lambda task: -worths[task])
+    per_second = servers * _ratio(len(load), fsum(load.service))
+    return _possible_value(load, per_second, worths, dearest_first)
+
+
+def _possible_value(load: Load, per_second: float, worths: Sequence[float], tasks: Sequence[int]) -> float:
+    """Return the bound for some tasks, the dearest first, if some can be done per second.
+
+    The bound of the tasks that arrive in the first half of the time and that of the others may add up to
+    less, because nobody does the work of a busy time before it arrives or after its deadlines.
+    """
+    created = list(map(load.created.__getitem__, tasks))
+    deadlines = map(load.deadline.__getitem__, tasks)
+    start, end = min(created, default=0.0), max(deadlines, default=0.0)
+    room = per_second * (end - start)
+    if room >= len(tasks):
+        return fsum(map(worths.__getitem__, tasks))
+    last = int(room)
+    bound = fsum(map(worths.__getitem__, tasks[:last])) + (room - last) * worths[tasks[last]]
+    middle = (start + max(created)) / 2
+    is_later = list(map(middle.__lt__, created))
+    if not any(is_later):
+        return bound
+    earlier, later = compress(tasks, map(not_, is_later)), compress(tasks, is_later)
+    return min(bound, sum(_possible_value(load, per_second, worths, [*half]) for half in (earlier, later)))
 
 
 def waits_in_time(simulation: Simulation) -> list[float]:

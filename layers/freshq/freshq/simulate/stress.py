@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import inf
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import quoted
 from freshq.policy.reserve import KindTimes
@@ -23,6 +23,8 @@ from freshq.simulate.engine import Engine, Simulation, check_servers
 from freshq.simulate.load import MAX_TASKS, Load, positive
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from freshq.policy.rules import OverloadRules
 
 # A client waits at random up to this share of its timeout before it puts the task again.
@@ -211,20 +213,26 @@ class _StressedEngine(Engine):
     """State of one run. Tasks are numbered in the order of their puts."""
 
     def __init__(self, load: Load, rules: OverloadRules, servers: int, stress: Stress, seed: int) -> None:
-        self._levels, self._groups = bytearray(load.levels), list(load.groups)
         put = replace(
             load,
             created=load.created[:],
             service=load.service[:],
             deadline=load.deadline[:],
-            levels=self._levels,
-            groups=self._groups,
+            levels=(levels := bytearray(load.levels)),
+            groups=(groups := list(load.groups)),
+            values=(values := array("d", load.values)),
+            decays=(decays := bytearray(load.decays)),
         )
+        given = (load.levels, load.groups, load.values, load.decays)
+        # What a put copies from its request, as far as the load has it.
+        self._copied: list[tuple[Any, Sequence[Any]]] = [
+            *zip((levels, groups, values, decays), given, strict=True)
+        ]
         super().__init__(put, rules, servers, seed)
         # The backlog was made for all kinds of tasks of the load; none has been put yet.
-        for column in (put.created, put.service, put.deadline, self.starts):
+        for column in (put.created, put.service, put.deadline, self.starts, levels, groups, values, decays):
             del column[:]
-        del self._levels[:], self._groups[:], self.fates.codes[:]
+        del self.fates.codes[:]
         self._requests = load
         self._clients = stress.clients
         self._slowdown = stress.slowdown
@@ -257,7 +265,20 @@ class _StressedEngine(Engine):
         """Return the fate of every task that was put."""
         counted = replace(self._load, deadline=self._limits)
         again = len(counted) - len(self._requests)
-        return Simulation(counted, servers, self.fates.codes, self.starts, self.fates.switches, again)
+        codes, switches = self.fates.codes, self.fates.switches
+        return Simulation(counted, servers, codes, self.starts, switches, again, self._possible())
+
+    def _possible(self) -> Load:
+        """Return the requests, each with the latest time by which it may be done to count."""
+        load, clients = self._requests, self._clients
+        if clients is None:
+            return load
+        retries_seconds = clients.retries * (1 + JITTER) * clients.timeout_seconds
+        limits = (
+            retries_seconds + min(created + clients.timeout_seconds, deadline)
+            for created, deadline in zip(load.created, load.deadline, strict=True)
+        )
+        return replace(load, deadline=array("d", limits))
 
     def _run_until(self, until: float) -> None:
         """Process all events up to a time."""
@@ -300,10 +321,9 @@ class _StressedEngine(Engine):
             now + age_seconds if parent is None else min(now + age_seconds, put.deadline[parent])
         )
         self._hop_of.append(hop)
-        if requests.levels:
-            self._levels.append(requests.levels[request])
-        if requests.groups:
-            self._groups.append(requests.groups[request])
+        for column, given in self._copied:
+            if given:
+                column.append(given[request])
         self.fates.codes.append(Fates.WAITING)
         self.starts.append(0.0)
         self._request_of.append((request, puts_before))

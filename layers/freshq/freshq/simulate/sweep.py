@@ -66,15 +66,24 @@ class Cell:
     result: Result
 
 
-def policies(deadline_seconds: float, servers: int) -> dict[str, OverloadRules]:
+def policies(deadline_seconds: float, servers: int, *, by_value: bool = False) -> dict[str, OverloadRules]:
     """Return the policies that a load sweep compares, by name.
 
     CoDel's target is a twentieth of the deadline, its interval a tenth. The bounded backlog holds one
     task per server.
+
+    Args:
+        deadline_seconds: Age at which a task is stale.
+        servers: Number of servers.
+        by_value: Whether to compare the orders by value and by deadline with them.
     """
     percentile = ReserveRule(quantile=0.9)
     codel = CodelRule(deadline_seconds / 20, deadline_seconds / 10)
-    return {
+    planned = {
+        "value": OverloadRules(deadline_seconds, Order.VALUE),
+        "deadline, reserve p90": OverloadRules(deadline_seconds, Order.DEADLINE, percentile),
+    }
+    return (planned if by_value else {}) | {
         "FIFO": OverloadRules(deadline_seconds, Order.FIFO),
         "FIFO, reserve p90": OverloadRules(deadline_seconds, Order.FIFO, percentile),
         "FIFO, CoDel": OverloadRules(deadline_seconds, Order.FIFO, codel=codel),
@@ -93,6 +102,8 @@ def load_sweep(
     service: ServiceDistribution = ServiceDistribution.EXP,
     service_mean_seconds: float = 1.0,
     duration_seconds: float | None = None,
+    values: Mapping[float, float] | None = None,
+    max_ages_seconds: Mapping[float, float] | None = None,
     seed: int = 1,
 ) -> Iterator[Cell]:
     """Yield the measures of every policy under every load. All policies get the same arrivals.
@@ -103,24 +114,26 @@ def load_sweep(
         arrivals: How arrivals are spread.
         service: Distribution of the service times.
         service_mean_seconds: Mean service time.
-        duration_seconds: The period in which tasks arrive under each load; None: `SERVICES` mean service
-            times.
+        duration_seconds: How long tasks arrive under each load; None: `SERVICES` mean service times.
+        values: Share of the tasks by value.
+        max_ages_seconds: Age at which tasks of a value are stale, where it is below the deadline.
         seed: Seed of the draws.
     """
     (deadline_seconds,) = {rules.deadline_seconds for rules in compared.values()}
     for load in LOADS:
-        source = Source(
+        tasks = Source(
             rate_per_second=load * servers / service_mean_seconds,
             duration_seconds=duration_seconds or SERVICES * service_mean_seconds,
             deadline_seconds=deadline_seconds,
             arrivals=arrivals,
             service=service,
             service_mean_seconds=service_mean_seconds,
+            values=values or {},
+            max_ages_seconds=max_ages_seconds or {},
             seed=seed,
-        )
-        tasks = source.load()
-        for name, rules in compared.items():
-            yield Cell(name, load, summarize(simulate_load(tasks, rules, servers, seed)))
+        ).load()
+        results = (summarize(simulate_load(tasks, rules, servers, seed)) for rules in compared.values())
+        yield from (Cell(name, load, result) for name, result in zip(compared, results, strict=True))
 
 
 def check_plot(file: Path) -> None:

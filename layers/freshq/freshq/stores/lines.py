@@ -1,6 +1,7 @@
 """The request of a claim, and the state that the claimers of one process share: orders and turns of lines.
 
-A line is a group within a priority level. Stores ask these objects while they look for tasks to claim;
+A line is a group within a priority level; in a queue that serves by value, a class of values within a group.
+Stores ask these objects while they look for tasks to claim;
 `freshq.policy` makes the decisions. Orders and turns are thread-safe.
 """
 
@@ -10,7 +11,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeAlias
 
 from typing_extensions import TypeVar, override
 
@@ -20,6 +21,7 @@ from freshq.policy.fairness import FairScheduler, GroupCosts
 from freshq.policy.groups import GroupRules
 from freshq.policy.order import Order, OrderPolicy
 from freshq.policy.shedding import CLOCK_STEP_SECONDS
+from freshq.policy.value import ServiceTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.policy.groups import GroupRoom
     from freshq.policy.order import OrderSwitch
+    from freshq.policy.value import Plan, Service
 
-Line: TypeAlias = tuple[int, str | None]
 # Keys of lines from the first up to, but without, the second.
 Range: TypeAlias = tuple[str, str]
 # When tasks were created, in seconds, by group.
@@ -44,16 +46,53 @@ ALL_LINES: Final = ""
 END: Final = ":"
 # A suffix that sorts between the key of a line and the next one, because a group has no NUL.
 NEXT: Final = "\x01"
+# Precedes the class of a line in its key.
+CLASS: Final = "\x01"
+CLASS_CHARS: Final = 4
 
 
-def line_key(level: int, group: str | None) -> str:
-    """Return the key of a line: its level (one digit), then its group. Keys sort by level, then by group."""
-    return f"{level}{group or ''}"
+class Line(NamedTuple):
+    """The tasks that wait in one order.
+
+    Attributes:
+        level: Their priority level.
+        group: Their group.
+        of_class: The code of their `ValueClass`, in a queue that serves by value; otherwise empty.
+    """
+
+    level: int
+    group: str | None = None
+    of_class: str = ""
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """Return the line of a task."""
+        return cls(task.priority, task.group, task.line_class or "")
+
+    @property
+    def key(self) -> str:
+        """Its key; see `line_key`."""
+        return line_key(self.level, self.group, self.of_class)
+
+
+def line_key(level: int, group: str | None, of_class: str | None = None) -> str:
+    """Return the key of a line: its level (one digit), its class if it has one, and its group.
+
+    Keys sort by level, then by group. An additional `CLASS` tells a group that begins with it from a class.
+    """
+    if of_class:
+        return f"{level}{CLASS}{of_class}{group or ''}"
+    return f"{level}{CLASS}{group}" if group and group[0] == CLASS else f"{level}{group or ''}"
 
 
 def parse_line(key: str) -> Line:
-    """Return the priority level and the group of a line, given its key."""
-    return int(key[0]), key[1:] or None
+    """Return the line that has a key."""
+    if key[1:2] != CLASS:
+        return Line(int(key[0]), key[1:] or None)
+    if key[2:3] == CLASS:
+        return Line(int(key[0]), key[2:])
+    end = 2 + CLASS_CHARS
+    return Line(int(key[0]), key[end:] or None, key[2:end])
 
 
 class Choice(NamedTuple):
@@ -275,6 +314,42 @@ class LevelSchedulers:
             return self._levels[level].next_group(groups)
 
 
+class ServiceMeter:
+    """The `ServiceTimes` of a queue, from the claims and ends of one process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._times = ServiceTimes[str]()
+
+    def claimed(self, tasks: Iterable[Task], now: float, lease_seconds: float) -> None:
+        """Note that tasks were claimed at a time in seconds; forget those whose lease has ended since."""
+        with self._lock:
+            self._times.forget_before(now - lease_seconds)
+            self._times.claimed([task.task_id for task in tasks], now)
+
+    def ended(self, task_id: str, took_seconds: float) -> None:
+        """Note how long a task took."""
+        with self._lock:
+            self._times.ended(task_id, took_seconds)
+
+    def service(self, limit: int) -> Service:
+        """Return what serves the tasks of a claim of up to `limit`."""
+        with self._lock:
+            return self._times.service(limit)
+
+
+class NewPlan(NamedTuple):
+    """The plan of a claim.
+
+    Attributes:
+        kind: Its class.
+        service: What serves the tasks.
+    """
+
+    kind: type[Plan]
+    service: Service
+
+
 @dataclass(slots=True)
 class ClaimRequest:
     """A request for tasks to work on.
@@ -295,6 +370,7 @@ class ClaimRequest:
         retention_seconds: How long the store keeps an ended task.
         longest_wait_seconds: Tasks that waited longer are passed over, stale or not; infinite: none.
         room: The room that the limits of groups leave, for stores that do not count by group.
+        plan: Plans what to serve of the lines of a group; None if `orders` decides.
         search_incomplete: Whether the last search reached a bound of its work before it had searched every
             line; the search sets it.
     """
@@ -312,6 +388,7 @@ class ClaimRequest:
     retention_seconds: float
     longest_wait_seconds: float = inf
     room: GroupRoom | None = None
+    plan: NewPlan | None = None
     search_incomplete: bool = False
 
     @property
@@ -364,6 +441,20 @@ class Stored(NamedTuple):
     def task_id(self) -> str:
         """The id of the task."""
         return self.task.task_id
+
+
+class Head(NamedTuple):
+    """A waiting task near the head of its line.
+
+    Attributes:
+        task_id: Its id.
+        created: When it was created, in seconds.
+        deadline: Its deadline in seconds; None if it has none.
+    """
+
+    task_id: str
+    created: float
+    deadline: float | None
 
 
 class Candidate(Protocol):
@@ -445,6 +536,12 @@ class LineReader(WaitingReader, Protocol[Found]):
             looked: How many tasks of the line to look at, if looking at stale ones costs something.
             newest_first: The order.
         """
+
+    def heads(self, key: str, moment: ClaimMoment, count: int, *, newest_first: bool) -> Sequence[Any]:
+        """Return the live tasks among the first `count` of a line, with what a plan needs to know of them."""
+
+    def found(self, heads: Sequence[Any]) -> list[Found]:
+        """Return those of the tasks that `heads` returned which may still be claimed, in the same order."""
 
     def tasks(self, found: Iterable[Found], count: int) -> list[Task]:
         """Return the tasks of the first `count` candidates that are claimable."""

@@ -33,7 +33,7 @@ from freshq.stores.base import (
     place_of,
     put_over,
 )
-from freshq.stores.lines import ALL_LINES, END, LimitedLines, Stored, line_key, parse_line
+from freshq.stores.lines import ALL_LINES, END, Head, LimitedLines, Stored, line_key, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -377,7 +377,7 @@ class MemoryQueue:
     def add(self, task: Task) -> None:
         """Add a task."""
         if task.status is TaskStatus.PENDING and task.not_before is None:
-            key = line_key(task.priority, task.group)
+            key = line_key(task.priority, task.group, task.line_class)
             line = self._lines.get(key)
             if line is None:
                 line = self._lines[key] = WaitingLine()
@@ -395,7 +395,7 @@ class MemoryQueue:
     def remove(self, task: Task) -> None:
         """Remove a task; its line may have dropped it as stale."""
         if task.status is TaskStatus.PENDING and task.not_before is None:
-            key = line_key(task.priority, task.group)
+            key = line_key(task.priority, task.group, task.line_class)
             line = self._lines.get(key)
             if line is not None:
                 line.remove(task.created, task.task_id)
@@ -579,16 +579,26 @@ class MemoryReader(LimitedLines):
         return [Stored(task if self._token else copied(task), None) for task in found]
 
     @override
+    def heads(self, key: str, moment: ClaimMoment, count: int, *, newest_first: bool) -> list[Head]:
+        ids = self._queue.claimable(key, moment, count, newest_first=newest_first)
+        return [Head(task.task_id, task.created, task.deadline) for task in self._store.tasks(ids)]
+
+    @override
+    def found(self, heads: Sequence[Head]) -> list[Stored]:
+        tasks = self._store.tasks(head.task_id for head in heads)
+        return [Stored(task if self._token else copied(task), None) for task in tasks]
+
+    @override
     def count(self, key: str, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
         if key == ALL_LINES:
             return self._queue.states.by_group(now, created_after, at_most)
-        return {parse_line(key)[1]: self._line(key).count(created_after, now, at_most)}
+        return {parse_line(key).group: self._line(key).count(created_after, now, at_most)}
 
     @override
     def newest(self, key: str, now: float, created_after: float, count: int) -> Times:
         if key == ALL_LINES:
             return self._queue.states.newest_by_group(now, created_after, count)
-        return {parse_line(key)[1]: [*islice(self._line(key).newest(created_after, now), count)]}
+        return {parse_line(key).group: [*islice(self._line(key).newest(created_after, now), count)]}
 
     def _line(self, key: str) -> WaitingLine:
         return self._queue.get(key) or WaitingLine()
@@ -612,7 +622,7 @@ class MemoryReader(LimitedLines):
             nearest = self._queue.states.first_to_expire(now, created_after)
             if key != ALL_LINES:
                 tasks = self._store.tasks(entry[1] for entry in nearest)
-                keys = (line_key(task.priority, task.group) for task in tasks)
+                keys = (line_key(task.priority, task.group, task.line_class) for task in tasks)
                 nearest = [entry for entry, of in zip(nearest, keys, strict=True) if of == key]
         return [(created, deadline) for deadline, _id, created, _group in nearest]
 

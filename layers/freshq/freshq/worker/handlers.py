@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.policy.retry import AttemptLimit
+    from freshq.policy.value import Decay
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import OnConflict
@@ -83,6 +84,8 @@ class PutOptions(TypedDict, total=False):
     at: datetime | float | None
     max_age_seconds: float | None
     group: str | None
+    value: float | None
+    decay: Decay | str | None
     trace_context: str | None
     parent: Task[Any] | Claim | Mapping[str, Any] | None
     on_conflict: OnConflict | None

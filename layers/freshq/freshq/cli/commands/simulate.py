@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -24,10 +25,12 @@ from freshq.policy.groups import GroupRule, GroupRules
 from freshq.policy.order import Order
 from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import AUTO, CodelRule, OverloadRules, ReserveRule
+from freshq.policy.value import LARGEST_VALUE, SMALLEST_VALUE
 from freshq.simulate import (
     ArrivalProcess,
     Burst,
     Clients,
+    DeadlineDistribution,
     Dip,
     Load,
     Recording,
@@ -42,6 +45,7 @@ from freshq.simulate import (
     simulate_stressed,
     summarize,
 )
+from freshq.simulate.load import LONGEST_DRAW
 from freshq.simulate.sweep import check_plot, draw_sweep
 
 if TYPE_CHECKING:
@@ -60,7 +64,7 @@ SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".parquet")
 NOT_WITH_SWEEP: Final = (
     "rate", "order", "reserve", "codel", "codel_interval", "max_backlog", "when_full", "group_share", "fair",
     "separator", "max_running", "start_rate", "admission", "groups", "priorities", "burst", "client_timeout",
-    "client_retries", "dip", "slowdown",
+    "client_retries", "dip", "slowdown", "deadline",
 )  # fmt: skip
 Plot = Annotated[
     Path | None,
@@ -89,6 +93,15 @@ class LoadOptions(BaseModel):
     )
     priorities: str | None = Field(
         None, description="Shares of the tasks by priority level, such as 0=0.9,9=0.1."
+    )
+    values: str | None = Field(
+        None,
+        description="Shares of the tasks by value, and with @ a max age of their own in seconds, at most the "
+        "deadline, such as 10=0.2@8,4=0.3@3,1=0.5.",
+    )
+    deadline: DeadlineDistribution = Field(
+        DeadlineDistribution.DET,
+        description="Distribution of the max ages; the given ones are its means.",
     )
     burst: str | None = Field(
         None, description="A period of higher load, FACTOR@START+SECONDS, such as 10@300+60."
@@ -164,6 +177,11 @@ class SimulateOptions(LoadOptions):
         return MAX_SECONDS if self.deadline_seconds is None else self.deadline_seconds
 
     @property
+    def is_random(self) -> bool:
+        """Whether each task has a random max age of its own."""
+        return self.deadline is DeadlineDistribution.EXP
+
+    @property
     def file(self) -> Path | None:
         """The file of arrivals; None if arrivals are random."""
         return None if self.arrivals in set(ArrivalProcess) else Path(self.arrivals)
@@ -179,7 +197,7 @@ class SimulateOptions(LoadOptions):
         if fair and self.groups is None and self.file is None:
             raise ValueError("fair: needs groups")
         return OverloadRules(
-            deadline_seconds=self.max_age_seconds,
+            deadline_seconds=self.max_age_seconds * (LONGEST_DRAW if self.is_random else 1.0),
             order=self.order,
             reserve=ReserveRule.parse(self.reserve).for_order(
                 self.order, has_max_age=self.deadline_seconds is not None
@@ -270,7 +288,10 @@ class SimulateOptions(LoadOptions):
         groups = {} if self.groups is None else parse_groups(self.groups)[0]
         if (self.rate is None) == (not groups):
             raise ValueError("rate: give either rate, or groups with a rate each")
+        if self.is_random and self.deadline_seconds is None:
+            raise ValueError("deadline: exp needs deadline_seconds, which is the mean")
         priorities = {} if self.priorities is None else parse_shares("priorities", self.priorities)
+        values, max_ages_seconds = self.parsed_values()
         return Source(
             rate_per_second=sum(groups.values()) if self.rate is None else self.rate,
             duration_seconds=DEFAULT_DURATION_SECONDS if self.duration is None else self.duration,
@@ -281,10 +302,21 @@ class SimulateOptions(LoadOptions):
             burst=self.parsed_burst(),
             groups=groups,
             priorities={parse_level(name): share for name, share in priorities.items()},
+            values=values,
+            max_ages_seconds=max_ages_seconds,
+            deadline=self.deadline,
             seed=self.seed,
         ).load()
 
+    def parsed_values(self) -> tuple[dict[float, float], dict[float, float]]:
+        """Return the shares and the own max ages by value."""
+        return ({}, {}) if self.values is None else parse_values(self.values, self.max_age_seconds)
+
     def _trace(self, file: Path, *, has_deadline: bool) -> Load:
+        if self.is_random:
+            raise ValueError("deadline: cannot be used with a file of arrivals, which has the max ages")
+        if self.values is not None:
+            raise ValueError("values: cannot be used with a file of arrivals; its tasks have no values")
         for name in ("rate", "groups", "priorities", "burst"):
             if getattr(self, name) is not None:
                 msg = f"{name}: cannot be used with a file of arrivals, which contains it"
@@ -336,6 +368,42 @@ def parse_groups(text: str) -> tuple[dict[str, float], dict[str, float]]:
     return rates, parse_shares("groups", ",".join(weighted)) if weighted else {}
 
 
+def parse_values(text: str, deadline_seconds: float) -> tuple[dict[float, float], dict[float, float]]:
+    """Return the shares and the own max ages by value of a string such as ``10=0.2@8,1=0.8``.
+
+    Raises:
+        ValueError: If the text has another form, or a number is wrong.
+    """
+    shares: dict[float, float] = {}
+    ages: dict[float, float] = {}
+    for part in text.split(","):
+        value, share, *age = _numbers(part)
+        sound = SMALLEST_VALUE <= value <= LARGEST_VALUE and all(0 < number < inf for number in (share, *age))
+        if not sound or value in shares:
+            msg = (
+                "values: must look like VALUE=SHARE,VALUE=SHARE@SECONDS, with numbers above 0 and each value"
+            )
+            msg += f" once, from {SMALLEST_VALUE:g} to {LARGEST_VALUE:g}, got {quoted(text)}"
+            raise ValueError(msg)
+        shares[value] = share
+        ages.update((value, seconds) for seconds in age)
+    for value, seconds in ages.items():
+        if seconds > deadline_seconds:
+            msg = f"values: the max age of value {value:g} must be at most deadline_seconds, "
+            raise ValueError(msg + f"{deadline_seconds:g} s, got {seconds:g} s")
+    return shares, ages
+
+
+def _numbers(part: str) -> list[float]:
+    """Return the numbers of a text such as ``10=0.2@8`` or ``10=0.2``; zeros if it has another form."""
+    name, _, rest = part.partition("=")
+    share, at, age = rest.partition("@")
+    try:
+        return [float(number) for number in ((name, share, age) if at else (name, share))]
+    except ValueError:
+        return [0.0, 0.0]
+
+
 def parse_level(name: str) -> int:
     """Return the priority level that a string names.
 
@@ -362,17 +430,28 @@ def sentence_of(result: Result) -> str:
         said += f"; {late} are done too late, which takes {_percent(result.wasted_ratio)} of the work"
     if result.wait_p50_seconds is not None:
         said += f"; half of those in time wait less than {result.wait_p50_seconds:.2g} s"
+    if (value := result.value) is not None:
+        said += f". They deliver {_percent(value.of_offered_ratio)} of the value offered, and "
+        said += f"{_percent(value.of_possible_ratio)} of the most that can be expected"
     return f"{said}."
+
+
+def measure_of(cell: Cell) -> float:
+    """Return how much is done in time of what is possible: of the value, if tasks have values."""
+    return cell.result.goodput_ratio if cell.result.value is None else cell.result.value.of_possible_ratio
 
 
 def sentence_of_sweep(cells: Sequence[Cell]) -> str:
     """Return the policies that do most and least in time under heavy load."""
     load = min({cell.load for cell in cells}, key=lambda one: abs(one - TELLING_LOAD))
-    under = sorted((cell for cell in cells if cell.load == load), key=lambda cell: -cell.result.goodput_ratio)
+    under = sorted((cell for cell in cells if cell.load == load), key=lambda cell: -measure_of(cell))
     # Values above 1 are noise.
-    used = {cell.policy: _percent(min(1.0, cell.result.goodput_ratio)) for cell in under}
+    used = {cell.policy: _percent(min(1.0, measure_of(cell))) for cell in under}
     (_, most), *_, (worst, least) = used.items()
     alike = _all([policy for policy, share in used.items() if share == most])
+    if under[0].result.value is not None:
+        said = f"At {load:g} times the capacity, the share of the possible value is {most} with {alike}, "
+        return f"{said}{least} with {worst}."
     return (
         f"At {load:g} times the capacity, {alike} use {most} of it for tasks done in time, {worst} {least}."
     )
@@ -402,6 +481,8 @@ def simulate(
     options = SimulateOptions(**given)
     if plot is not None:
         check_plot(plot)
+        if options.values is not None or options.is_random:
+            raise ValueError("plot: shows neither values nor random max ages; leave these options out")
     run: Result | None = None
     if sweep:
         _refuse_options_that_sweep_ignores(context, options)
@@ -430,7 +511,8 @@ def _sweep(options: SimulateOptions, more: dict[str, OverloadRules]) -> list[Cel
     """Return the sweep over the standard policies and any policy of `more` that is not among them."""
     if options.deadline_seconds is None:
         raise ValueError("deadline_seconds: a sweep and a plot need one")
-    standard = policies(options.deadline_seconds, options.servers)
+    values, max_ages_seconds = options.parsed_values()
+    standard = policies(options.deadline_seconds, options.servers, by_value=bool(values))
     own = {name: rules for name, rules in more.items() if rules not in standard.values()}
     return list(
         load_sweep(
@@ -440,6 +522,8 @@ def _sweep(options: SimulateOptions, more: dict[str, OverloadRules]) -> list[Cel
             service=options.service,
             service_mean_seconds=options.service_mean,
             duration_seconds=options.duration,
+            values=values,
+            max_ages_seconds=max_ages_seconds,
             seed=options.seed,
         )
     )
@@ -492,11 +576,13 @@ def _print_cells(cells: Sequence[Cell], *, as_json: bool) -> None:
         typer.echo(json_text([asdict(cell) for cell in cells]))
         return
     loads = sorted({cell.load for cell in cells})
-    table = Table(title="done in time, as a share of capacity, by load", box=SIMPLE_HEAD, padding=0)
+    has_values = cells[0].result.value is not None
+    title = "share of the possible value" if has_values else "done in time, as a share of capacity"
+    table = Table(title=f"{title}, by load", box=SIMPLE_HEAD, padding=0)
     table.add_column("policy", no_wrap=True)
     for load in loads:
         table.add_column(f"{load:g}", justify="right")
     for name in dict.fromkeys(cell.policy for cell in cells):
-        table.add_row(name, *(f"{cell.result.goodput_ratio:.3f}" for cell in cells if cell.policy == name))
+        table.add_row(name, *(f"{measure_of(cell):.3f}" for cell in cells if cell.policy == name))
     Console().print(table)
     typer.echo(sentence_of_sweep(cells))

@@ -15,6 +15,7 @@ from freshq.cli.output import counted
 from freshq.cli.session import Session
 from freshq.errors import LeaseLost, RefusedError, StoreError, printable
 from freshq.model.answers import PutOutcome
+from freshq.policy.value import Decay
 from freshq.queue.attached import AttachedQueue
 
 if TYPE_CHECKING:
@@ -62,6 +63,14 @@ AsTasks = Annotated[
         help="With --lines: a line is an object of arguments of a put, such as payload, task_id and at.",
     ),
 ]
+Value = Annotated[
+    float | None,
+    typer.Option(help="What it is worth if it is done in time, 1 by default; see the order value."),
+]
+DecayOption = Annotated[
+    Decay | None,
+    typer.Option("--decay", help="How its value falls until its deadline: not at all, or linearly to 0."),
+]
 Dead = Annotated[
     bool, typer.Option("--dead", help="Claim dead letters instead, for inspection. On attached tables only.")
 ]
@@ -91,6 +100,8 @@ def put(
     max_age_seconds: MaxAgeSeconds = None,
     group: Group = None,
     kind: Kind = None,
+    value: Value = None,
+    decay: DecayOption = None,
     on_conflict: Conflict = None,
     text: AsText = False,
     lines: Lines = None,
@@ -111,21 +122,30 @@ def put(
         "group": group,
         "kind": kind,
     }
+    options |= {"value": value, "decay": decay}
+    _check_lines(lines, payload, task_id, on_conflict, text=text, as_tasks=as_tasks)
     if lines is not None:
-        _check_lines(payload, task_id, on_conflict, text=text, as_tasks=as_tasks)
         put_lines(session, lines, options, as_text=text, as_tasks=as_tasks)
         return
-    if as_tasks:
-        raise ValueError("as_tasks: needs --lines")
-    value = _payload(session, payload, as_text=text)
+    content = _payload(session, payload, as_text=text)
     conflict = cast("OnConflict | None", on_conflict)  # the queue validates it
-    print_receipt(session, session.queue.put(value, task_id=task_id, on_conflict=conflict, **options))
+    print_receipt(session, session.queue.put(content, task_id=task_id, on_conflict=conflict, **options))
 
 
 def _check_lines(
-    payload: str | None, task_id: str | None, on_conflict: str | None, *, text: bool, as_tasks: bool
+    lines: str | None,
+    payload: str | None,
+    task_id: str | None,
+    on_conflict: str | None,
+    *,
+    text: bool,
+    as_tasks: bool,
 ) -> None:
-    """Raise ValueError if an option of a put does not go with lines."""
+    """Raise ValueError if an option of a put does not go with lines, or needs them."""
+    if lines is None:
+        if as_tasks:
+            raise ValueError("as_tasks: needs --lines")
+        return
     if payload is not None or task_id is not None:
         raise ValueError("lines: give either JSON or --lines; lines have no --task-id")
     if on_conflict is not None:

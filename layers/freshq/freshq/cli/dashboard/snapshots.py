@@ -396,6 +396,8 @@ def details(task: Task, now: float) -> dict[str, Any]:
         "error": task.error,
         "shed_reason": task.shed_reason,
         "has_result": task.result is not None,
+        "value": task.value,
+        "decay": task.decay,
         "attempt_log": [attempt._asdict() for attempt in reversed(task.attempt_log)],
         **_progress(task),
         "history": [{"at": at, "event": event} for at, event in _in_order(_history(task, now))],

@@ -14,6 +14,7 @@ from freshq.policy.pressure import LONGEST_SPREAD_SECONDS, AdmissionPolicy
 from freshq.policy.shedding import ShedReason
 from freshq.queue.reading import count_waiting, oldest_tasks
 from freshq.stores.base import Guard
+from freshq.stores.lines import Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from freshq.policy.shedding import Codel
     from freshq.queue.shared.measures import FlowMeter
     from freshq.stores.base import Store
-    from freshq.stores.lines import Line
 
 logger = logging.getLogger(__name__)
 # How long a count of the waiting tasks is used, while other processes also put and claim.
@@ -259,7 +259,7 @@ class LineCodel:
         """Return whether to shed a task that was claimed at `now` (seconds)."""
         if task.attempts > 1:
             return False
-        line = (task.priority, task.group)
+        line = Line(task.priority, task.group)
         with self._lock:
             codel = self._lines.get(line)
             if codel is None:
@@ -269,5 +269,5 @@ class LineCodel:
     def sheds_behind(self, task: Task, now: float) -> bool:
         """Return whether to shed a task that waits in a line where a task was shed at `now` (seconds)."""
         with self._lock:
-            codel = self._lines[task.priority, task.group]
+            codel = self._lines[Line(task.priority, task.group)]
         return task.attempts == 0 and codel.sheds_behind(now, now - task.created)

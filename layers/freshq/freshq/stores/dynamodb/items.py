@@ -30,6 +30,7 @@ from freshq.stores.dynamodb.schema import (
     Item,
     plain_values,
 )
+from freshq.stores.lines import Line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.base import Guard
     from freshq.stores.dynamodb.schema import IndexEntry
-    from freshq.stores.lines import Line
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
 RECORD_PREFIX: Final = f"{RESERVED_ID_PREFIX}record#"
@@ -89,6 +89,16 @@ def seconds_or(attribute: Item | None, default: float) -> float:
         return default
 
 
+def has_record(line: Line) -> bool:
+    """Return whether a line is announced by a record: there may be any number of such lines on a level."""
+    return line.group is not None or bool(line.of_class)
+
+
+def level_name(line: Line) -> str:
+    """Return the name of the level of a line, and of its class if it has one."""
+    return f"{line.level}.{line.of_class}" if line.of_class else str(line.level)
+
+
 @dataclass(slots=True)
 class Keyspace:
     """Names of the index partitions of one table.
@@ -108,9 +118,8 @@ class Keyspace:
 
     def pending(self, queue: str, line: Line, shard: int) -> str:
         """Return the partition of the claimable tasks of a line."""
-        level, group = line
-        partition = f"{queue}#{TaskStatus.PENDING}#{level}#{shard}"
-        return partition if group is None else f"{partition}#{group}"
+        partition = f"{queue}#{TaskStatus.PENDING}#{level_name(line)}#{shard}"
+        return partition if line.group is None else f"{partition}#{line.group}"
 
     def due(self, queue: str, shard: int) -> str:
         """Return a partition of the due index: delayed tasks and lease records."""
@@ -146,7 +155,7 @@ class Keyspace:
             keys["dueShard"] = {"S": self.due(task.queue, shard)}
             keys["dueAt"] = milliseconds(task.not_before)
         else:
-            keys["pendingShard"] = {"S": self.pending(task.queue, (task.priority, task.group), shard)}
+            keys["pendingShard"] = {"S": self.pending(task.queue, Line.of(task), shard)}
         return keys
 
 

@@ -24,9 +24,9 @@ from freshq.model.lifecycle import new_token
 from freshq.stores.clocks import ElapsedTime
 from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import InvalidUpdate
-from freshq.stores.dynamodb.items import CONTROL_PREFIX, milliseconds
+from freshq.stores.dynamodb.items import CONTROL_PREFIX, has_record, level_name, milliseconds
 from freshq.stores.dynamodb.queries import earliest_due, may_have_live, newest_due
-from freshq.stores.lines import Found, LineReader, line_key
+from freshq.stores.lines import Found, Line, LineReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.queries import StatusIndex
     from freshq.stores.dynamodb.schema import Item
-    from freshq.stores.lines import Line
 
 logger = logging.getLogger(__name__)
 # Another process's change is noticed within this time, so that not every claim reads the record.
@@ -228,16 +227,16 @@ def line_of(item_id: str, queue: str) -> Line | None:
 
 
 def _name(line: Line) -> str:
-    level, group = line
-    return f"{level}#{group}"
+    return f"{level_name(line)}#{line.group or ''}"
 
 
 def _named(name: str) -> Line | None:
     level, _, group = name.partition("#")
-    if not level.isdecimal():
+    digits, _, of_class = level.partition(".")
+    if not digits.isdecimal() or not (group or of_class):
         logger.warning("left out: %r names no line", name)
         return None
-    return int(level), group
+    return Line(int(digits), group or None, of_class)
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,7 +490,7 @@ class KnownLines:
         self._announced_at.setdefault(line, 0.0)
         self._empty.pop(line, None)
         self._closing.pop(line, None)
-        key = line_key(*line)
+        key = line.key
         place = bisect_left(self._open, key)
         if self._open[place : place + 1] != [key]:
             self._open.insert(place, key)
@@ -542,7 +541,7 @@ class KnownLines:
             self._note_empty(line, now, drained_here=False, close=close)
 
     def _note_empty(self, line: Line, now: float, *, drained_here: bool, close: bool) -> None:
-        key = line_key(*line)
+        key = line.key
         place = bisect_left(self._open, key)
         if self._open[place : place + 1] == [key]:
             del self._open[place]
@@ -658,12 +657,13 @@ class LineRecords:
         """
         grouped: defaultdict[str, dict[Line, Task]] = defaultdict(dict)
         for task in tasks:
-            if task.group is None:
+            line = Line.of(task)
+            if not has_record(line):
                 self._control.use_level(task.queue, task.priority)
                 continue
-            latest = grouped[task.queue].setdefault((task.priority, task.group), task)
+            latest = grouped[task.queue].setdefault(line, task)
             if task.stale_at > latest.stale_at:
-                grouped[task.queue][task.priority, task.group] = task
+                grouped[task.queue][line] = task
         for queue, lines in grouped.items():
             self._control.use_groups(queue)
             for _ in range(MAX_LOOKS):
@@ -682,8 +682,8 @@ class LineRecords:
         try:
             yield
         finally:
-            if task.group is not None:
-                self._check_late(task, (task.priority, task.group))
+            if has_record(line := Line.of(task)):
+                self._check_late(task, line)
 
     def _check_late(self, task: Task, line: Line) -> None:
         with self._lock:
@@ -693,7 +693,7 @@ class LineRecords:
 
     def _may_put(self, task: Task) -> bool:
         """Return whether the record of a task's line was seen recently; note that the line has work."""
-        line = (task.priority, task.group)
+        line = Line.of(task)
         with self._lock:
             of = self._of(task.queue)
             check = of.checks.get(line)
@@ -749,7 +749,7 @@ class LineRecords:
             self._list(queue, clock)
             with self._lock:
                 known = self._of(queue).known
-                keys += [line_key(*line) for line in known.checks(time.monotonic())]
+                keys += [line.key for line in known.checks(time.monotonic())]
         return sorted(keys), self._lock, known
 
     def reread(self, queue: str) -> None:
@@ -763,7 +763,7 @@ class LineRecords:
     def all_lines(self, queue: str, now: float) -> list[Line]:
         """Return the lines that may have claimable tasks, including lines found empty."""
         control = self._control.read(queue)
-        lines: list[Line] = [(level, None) for level in control.levels]
+        lines = [Line(level) for level in control.levels]
         if control.grouped:
             self._list(queue, lambda: now)
             with self._lock:

@@ -106,7 +106,7 @@ class DynamoWaiting(WaitingReader):
     def count(self, key: str, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
         partitions = self._partitions(key, now, created_after)
         number = sum(queries.count_live(*partition, at_most) for partition in partitions)
-        return {parse_line(key)[1]: number}
+        return {parse_line(key).group: number}
 
     @override
     def newest(self, key: str, now: float, created_after: float, count: int) -> Times:
@@ -116,7 +116,7 @@ class DynamoWaiting(WaitingReader):
             pages = queries.claimable_pages(*partition, count, newest_first=True)
             entries = chain.from_iterable(page.entries for page in pages)
             times += sorted((entry.created for entry in islice(entries, count)), reverse=True)
-        return {parse_line(key)[1]: times}
+        return {parse_line(key).group: times}
 
     @override
     def oldest(self, key: str, now: float, created_after: float, count: int) -> Iterable[tuple[float, str]]:
@@ -302,6 +302,16 @@ class DynamoReader(LineView["IndexEntry"], DynamoWaiting):
                 store.stale_items.passed_over(request.queue, partition, request.max_age_seconds)
             yield from page.entries
         request.search_incomplete |= not is_last
+
+    @override
+    def heads(self, key: str, moment: ClaimMoment, count: int, *, newest_first: bool) -> list[IndexEntry]:
+        # Further pages would cost further queries.
+        first_page = min(count, self._request.limit + LOOKAHEAD_KEYS)
+        return [*islice(self.page(key, moment, count, count, newest_first=newest_first), first_page)]
+
+    @override
+    def found(self, heads: Sequence[IndexEntry]) -> list[IndexEntry]:
+        return [*heads]
 
     @override
     def tasks(self, found: Iterable[IndexEntry], count: int) -> list[Task]:

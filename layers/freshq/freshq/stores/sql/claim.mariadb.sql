@@ -22,6 +22,16 @@ LIMIT :at_most
 {shown}
 FOR UPDATE SKIP LOCKED
 
+-- name: found
+-- Those of the tasks :of_ids that are in their lines. It must search by key, as `take`.
+SELECT {columns} FROM {tasks} FORCE INDEX (PRIMARY)
+WHERE queue = :of_queue AND task_id IN :of_ids AND line IS NOT NULL
+
+-- name: found_locked
+-- As `found`, locked until the transaction ends; without the tasks that others have locked.
+{found}
+FOR UPDATE SKIP LOCKED
+
 -- name: take
 -- Take tasks of `page`. It must search by key: for many keys the databases prefer another index or the whole
 -- table, and lock every row that they read, most of them only for a moment; other claims would skip the waiting

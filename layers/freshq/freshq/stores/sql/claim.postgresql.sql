@@ -127,6 +127,16 @@ LIMIT :at_most
 {shown}
 FOR UPDATE OF task SKIP LOCKED
 
+-- name: found
+-- Those of the tasks :of_ids that are in their lines. It must search by id, as `take`.
+SELECT {columns} FROM {tasks}
+WHERE queue || '' = :of_queue AND task_id = ANY (:of_ids) AND line IS NOT NULL
+
+-- name: found_locked
+-- As `found`, locked until the transaction ends; without the tasks that others have locked.
+{found}
+FOR UPDATE SKIP LOCKED
+
 -- name: take
 -- Take tasks of `page`. It must search by id: without statistics it would search by queue, and read all of its
 -- rows, but for this form of the condition it has no index.

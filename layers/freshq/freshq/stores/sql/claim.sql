@@ -46,6 +46,18 @@ FROM (
 WHERE deadline_us > :deadline_after_us
 LIMIT :at_most
 
+-- name: heads
+-- The live tasks among the first :looked of a line, without a lock. It must read the index of lines in its
+-- order, and on SQLite and MariaDB nothing else.
+SELECT task_id, created_us, deadline_us
+FROM (
+    SELECT task_id, created_us, deadline_us FROM {tasks}
+    WHERE queue = :of_queue AND line = :of_line AND created_us > :created_after_us
+    ORDER BY created_us {desc}, task_id {desc}
+    LIMIT :looked
+) AS seen
+WHERE deadline_us > :deadline_after_us
+
 -- name: first_to_expire
 -- When the tasks of a line among the :page that expire first were created, and their deadlines; if :of_line is
 -- empty, of all lines. It must read the index of the agenda in its order.

@@ -89,6 +89,14 @@ LIMIT :at_most
 -- As `shown`, in a transaction that takes tasks: on SQLite nobody else writes until it ends.
 {shown}
 
+-- name: found
+-- Those of the tasks :of_ids that are in their lines. It must search by key.
+SELECT {columns} FROM {tasks} WHERE queue = :of_queue AND task_id IN :of_ids AND line IS NOT NULL
+
+-- name: found_locked
+-- As `found`, in a transaction that takes tasks: on SQLite nobody else writes until it ends.
+{found}
+
 -- name: take
 -- Take tasks of `page`. It must search by key.
 UPDATE {tasks}

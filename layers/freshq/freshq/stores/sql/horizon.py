@@ -292,4 +292,6 @@ class Horizon:
             if task is not None and task.status is TaskStatus.PENDING and task.not_before is None:
                 parts = self._empty_parts.get(task.queue)
                 if parts is not None:
-                    parts.enter(line_key(task.priority, task.group), microseconds(task.created))
+                    parts.enter(
+                        line_key(task.priority, task.group, task.line_class), microseconds(task.created)
+                    )

@@ -15,7 +15,7 @@ from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import TaskStatus
 from freshq.model.validation import json_text
 from freshq.stores.base import Conflict, Guard
-from freshq.stores.lines import END, LimitedLines, Stored
+from freshq.stores.lines import END, Head, LimitedLines, Stored
 from freshq.stores.sql.agenda import StaleTasks
 from freshq.stores.sql.counts import SqlCounts, SqlWaiting
 from freshq.stores.sql.horizon import COMMIT_US, EVER_US
@@ -129,6 +129,21 @@ class SqlReader(LimitedLines, SqlWaiting):
             rows = self._execute("page" if locks else "shown", page, newest_first=newest_first).all()
             found += sorted(map(stored, rows), key=position, reverse=newest_first)
         return found
+
+    @override
+    def heads(self, key: str, moment: ClaimMoment, count: int, *, newest_first: bool) -> list[Head]:
+        where = in_time(self._queue, moment.deadline_after, moment.created_after)
+        where |= {"of_line": key, "looked": count}
+        rows: Iterable[Any] = self._execute("heads", where, newest_first=newest_first)
+        return [Head(row[0], row[1] / 1e6, row[2] / 1e6) for row in rows]
+
+    @override
+    def found(self, heads: Sequence[Head]) -> list[Stored]:
+        ids = [head.task_id for head in heads]
+        name = "found" if self._request is None else "found_locked"
+        rows = self._execute(name, self._of_queue | {"of_ids": ids}).all()
+        found = {each.task_id: each for each in map(stored, rows)}
+        return [found[task_id] for task_id in ids if task_id in found]
 
     @override
     def oldest(self, key: str, now: float, created_after: float, count: int) -> list[tuple[float, str]]:

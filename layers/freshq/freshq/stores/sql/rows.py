@@ -110,7 +110,7 @@ def _state_values(task: Task) -> tuple[Any, ...]:
         if task.not_before is not None:
             agenda, due_at = DUE, task.not_before
         elif (stale_at := task.stale_at) > task.updated:
-            line, agenda, due_at = line_key(task.priority, task.group), STALE, stale_at
+            line, agenda, due_at = line_key(task.priority, task.group, task.line_class), STALE, stale_at
     elif task.status is TaskStatus.TAKEN and task.lease_until is not None:
         agenda, due_at = DUE, task.lease_until
     return (

@@ -17,6 +17,7 @@ from freshq.errors import quoted
 from freshq.model.fields import FIELDS, MAX_ID_BYTES, FieldType
 from freshq.model.new_task import MAX_GROUP_BYTES
 from freshq.model.task import MAX_STEP_CHARS, MAX_TRACE_CONTEXT_BYTES
+from freshq.stores.lines import CLASS, CLASS_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +34,8 @@ OPTIONAL_TIMES: Final = tuple(
     field.column for field in FIELDS if field.kind is FieldType.TIME and not field.required
 )
 CHANGE_CHARS: Final = 6
+DECAY_CHARS: Final = 8
+MAX_LINE_BYTES: Final = 1 + len(CLASS) + CLASS_CHARS + MAX_GROUP_BYTES
 # The batch number of unbatched events, above every other batch.
 NO_BATCH: Final = 2**62
 # Databases with partial indexes.
@@ -46,7 +49,8 @@ class Schema:
     Attributes:
         metadata: All tables.
         tasks: One row per task. `line` is set only while the task is claimable: its priority level, one
-            digit, then its group. `due_us` is when the task needs attention, and `agenda` why: "due" if
+            digit, its class if the queue serves by value, then its group. `due_us` is when the task needs
+            attention, and `agenda` why: "due" if
             its lease or delay ends, "stale" if its deadline passes while it is in a line, "over" if its
             retention ends. `put_token` names the puts that wrote it last. `created_us` is the due time of
             a delayed put, `put_us` the time of the put itself. `progress_ppm` is the part of its work that
@@ -176,7 +180,10 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
         sa.Column("shed_reason", sa.String(REASON_CHARS)),
         sa.Column("trace_context", sa.String(MAX_TRACE_CONTEXT_BYTES)),
         *(sa.Column(name, key_text(MAX_ID_BYTES)) for name in ("parent_id", "root_id")),
-        sa.Column("line", key_text(MAX_GROUP_BYTES + 1)),
+        sa.Column("value_millionths", sa.BigInteger),
+        sa.Column("decay", sa.String(DECAY_CHARS)),
+        sa.Column("line_class", sa.String(CLASS_CHARS)),
+        sa.Column("line", key_text(MAX_LINE_BYTES)),
         required("agenda", sa.String(AGENDA_CHARS)),
         required("due_us", sa.BigInteger),
         sa.Column("progress_ppm", sa.Integer),

@@ -1,0 +1,425 @@
+"""Which task adds most to the value that a queue delivers in time.
+
+A line holds tasks of one class: of like value, like max age and the same decay. Within a class the order of
+creation is the order of deadlines, so a plan needs only the newest tasks of each class.
+
+The plan takes the dearest tasks that can all still be done in time, and serves the one of them whose
+deadline is nearest. A cheaper task precedes a dearer one only if all dearer ones fit even if services take
+long. Without this margin a plan delivers less than levels by value if service times vary.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right, insort
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+from itertools import chain
+from operator import attrgetter, lt
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from freshq.policy.order import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from typing import Self
+
+# Values outside this range would be mistakes; stores keep whole millionths.
+SMALLEST_VALUE: Final = 1e-6
+LARGEST_VALUE: Final = 1e12
+DEFAULT_VALUE: Final = 1.0
+# Classes for each doubling of the value. One would cost up to 0.03 of the value that can be delivered.
+BANDS_PER_DOUBLING: Final = 2
+# Added to the band of a value, so that all bands are positive: from 88 to 207, two hexadecimal digits.
+BAND_OFFSET: Final = 128
+# Max ages from a millisecond to a year, in one digit of base 36, by powers of two.
+AGE_OFFSET: Final = 10
+AGE_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+# Service times before they are used; a plan without them serves the dearest task.
+MIN_TIMES: Final = 5
+# The average follows about the last hundred services.
+NEW_SHARE: Final = 0.02
+# The margin of a plan in standard deviations: nine in ten exponential service times are shorter.
+SAFE_DEVIATIONS: Final = 1.3
+# The least margin of several slots: although services take the same time, the others become free at any time.
+SAFE_FACTOR: Final = 1.3
+# Deadlines that are missed by less than this share of the time left count as met: times are rounded.
+TOLERANCE: Final = 1e-3
+# The number of slots in use is the largest of this many last claims.
+SLOT_CLAIMS: Final = 50
+# The tasks of a class that a plan considers: more would hardly change what it serves first.
+HEADS: Final = 64
+# Tasks that one plan considers; a longer one would not change what is served first.
+MAX_PLANNED: Final = 64
+
+
+class Decay(StrEnum):
+    """How the value of a task falls until its deadline: not at all, or steadily to nothing.
+
+    Examples:
+        >>> from freshq.policy import Decay
+        >>> receipt = queue.put("report", value=3, decay=Decay.LINEAR)
+    """
+
+    STEP = "step"
+    LINEAR = "linear"
+
+
+class ValueClass(NamedTuple):
+    """Tasks of like value, like max age and the same decay.
+
+    Attributes:
+        band: The value: from `2 ** (band / BANDS_PER_DOUBLING)` up to the next band.
+        age_digit: The max age by powers of two; the last digit also if there is none.
+        decay: How their value falls.
+    """
+
+    band: int
+    age_digit: int
+    decay: Decay
+
+    @classmethod
+    def of(cls, value: float, max_age_seconds: float, decay: Decay) -> Self:
+        """Return the class of a task.
+
+        Args:
+            value: Its value.
+            max_age_seconds: Time from its creation to its deadline; infinite without one.
+            decay: How its value falls.
+        """
+        last = len(AGE_DIGITS) - 1
+        shortest = 2.0**-AGE_OFFSET
+        age_digit = last
+        if max_age_seconds < 2.0 ** (last - AGE_OFFSET):
+            age_digit = math.floor(math.log2(max(shortest, max_age_seconds))) + AGE_OFFSET
+        return cls(math.floor(BANDS_PER_DOUBLING * math.log2(value)), age_digit, decay)
+
+    @classmethod
+    def of_code(cls, code: str) -> ValueClass:
+        """Return the class with a code; for an empty one, of tasks that were put without a value."""
+        if not code:
+            return ANY_CLASS
+        return cls(
+            int(code[:2], 16) - BAND_OFFSET,
+            AGE_DIGITS.index(code[2]),
+            Decay.LINEAR if code[3] == "l" else Decay.STEP,
+        )
+
+    @property
+    def code(self) -> str:
+        """Four characters; the codes of dearer classes sort later."""
+        return f"{self.band + BAND_OFFSET:02x}{AGE_DIGITS[self.age_digit]}{self.decay[0]}"
+
+    @property
+    def value(self) -> float:
+        """The least value in the class."""
+        return float(2.0 ** (self.band / BANDS_PER_DOUBLING))
+
+
+# The class of tasks that were put without a value or a deadline.
+ANY_CLASS: Final = ValueClass.of(DEFAULT_VALUE, math.inf, Decay.STEP)
+
+
+class Head(Protocol):
+    """A waiting task near the head of its line."""
+
+    @property
+    def task_id(self) -> Hashable:
+        """Its id."""
+
+    @property
+    def created(self) -> float:
+        """When it was created, in seconds."""
+
+    @property
+    def deadline(self) -> float | None:
+        """Its deadline in seconds; None if it has none."""
+
+
+HeadT = TypeVar("HeadT", bound=Head)
+KeyT = TypeVar("KeyT")
+
+
+class Service(NamedTuple):
+    """What serves the tasks.
+
+    Attributes:
+        mean_seconds: The average service time; 0 if it is not known.
+        safe_seconds: A service time that few services exceed; infinite if it is not known.
+        slots: How many tasks are served at the same time.
+        least_seconds: A service time that few services fall below.
+    """
+
+    mean_seconds: float = 0.0
+    safe_seconds: float = math.inf
+    slots: int = 1
+    least_seconds: float = 0.0
+
+
+class _Schedule:
+    """Times left until the deadlines of tasks that are all done in time, the nearest deadline first."""
+
+    def __init__(self, seconds: float, slots: int) -> None:
+        self._left: list[float] = []
+        seconds /= 1 + TOLERANCE
+        self._ends = [(place / slots + 1) * seconds for place in range(MAX_PLANNED + 1)]
+
+    def add(self, left_seconds: float) -> bool:
+        """Add a task, if it and all others are done in time then; return whether they are.
+
+        The k-th task ends after `k / slots + 1` services, k from 0: one slot is free now, and the others
+        become free evenly.
+        """
+        place = bisect_right(self._left, left_seconds)
+        if not self._is_in_time([left_seconds, *self._left[place:]], place):
+            return False
+        insort(self._left, left_seconds)
+        return True
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether all tasks are in time if another one precedes them."""
+        return self._is_in_time(self._left, 1)
+
+    def _is_in_time(self, left: Iterable[float], first: int) -> bool:
+        """Return whether tasks are in time, the first of which has a place in the schedule."""
+        return not any(map(lt, left, self._ends[first:]))
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked(Generic[HeadT]):
+    """A waiting task with what a plan needs to know of it.
+
+    Attributes:
+        head: The task.
+        worth: What it adds now: the value of its class, less what has decayed.
+        left_seconds: Time until its deadline.
+        decays: Whether its value falls while it waits, so that it cannot wait at no loss.
+    """
+
+    head: HeadT
+    worth: float
+    left_seconds: float
+    decays: bool
+
+    @classmethod
+    def of(cls, head: HeadT, of_class: ValueClass, now: float) -> Self:
+        """Return a task of a class at a time in seconds."""
+        left_seconds = math.inf if head.deadline is None else head.deadline - now
+        decays = of_class.decay is Decay.LINEAR and head.deadline is not None
+        worth = of_class.value
+        if decays and head.deadline is not None:
+            worth *= max(0.0, left_seconds) / max(1e-6, head.deadline - head.created)
+        return cls(head, worth, left_seconds, decays)
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Sorts the dearest first; among equals the newest, which has the latest deadline."""
+        return -self.worth, -self.left_seconds
+
+
+def plan(ranked: Iterable[Ranked[HeadT]], service: Service) -> list[HeadT]:
+    """Return the tasks to serve next, in order; at least one if there is any.
+
+    Args:
+        ranked: Waiting tasks by `Ranked.rank`; read as far as needed.
+        service: What serves them.
+    """
+    remaining = iter(ranked)
+    if (first := next(remaining, None)) is None:
+        return []
+    safe = _Schedule(service.safe_seconds, service.slots)
+    chosen: list[Ranked[HeadT]] = []
+    for each in _possible(chain([first], remaining), service):
+        # A task that decays goes first, so all others must fit behind it.
+        place_seconds = min(each.left_seconds, service.safe_seconds) if each.decays else each.left_seconds
+        if not safe.add(place_seconds):
+            return _by_deadline(chosen) or [each.head]
+        if each.decays:
+            return [each.head]
+        chosen.append(each)
+        if len(chosen) == MAX_PLANNED or not safe.can_wait:
+            break
+    return _by_deadline(chosen) or [first.head]
+
+
+def _possible(ranked: Iterable[Ranked[HeadT]], service: Service) -> Iterator[Ranked[HeadT]]:
+    """Yield the tasks that may be done in time beside those before them.
+
+    A task that is nearly late may still be, if services vary; one that others crowd out will not.
+    """
+    possible = _Schedule(service.mean_seconds, service.slots)
+    least_seconds = service.least_seconds / (1 + TOLERANCE)
+    for each in ranked:
+        if each.left_seconds >= least_seconds and (possible.add(each.left_seconds) or not len(possible)):
+            yield each
+
+
+def _by_deadline(tasks: Iterable[Ranked[HeadT]]) -> list[HeadT]:
+    return [each.head for each in sorted(tasks, key=attrgetter("left_seconds"))]
+
+
+@dataclass(slots=True)
+class ClassLine(Generic[HeadT]):
+    """A line of one class.
+
+    Attributes:
+        of_class: The class.
+        read: Reads its newest tasks, the newest first; or its oldest.
+        tasks: The tasks that were read and not served yet, by rank; None before they are read.
+    """
+
+    of_class: ValueClass
+    read: Callable[[], Iterable[HeadT]]
+    tasks: list[Ranked[HeadT]] | None = None
+
+    @property
+    def first_rank(self) -> tuple[float, float]:
+        """The rank of its first task; before it is read, one before all tasks of its class."""
+        return self.tasks[0].rank if self.tasks else (-self.of_class.value, -math.inf)
+
+
+class ValuePlan(Generic[HeadT]):
+    """The waiting tasks of one group by class, in the order in which they add most value.
+
+    Attributes:
+        newest_first: Which end of the lines it reads.
+    """
+
+    newest_first = True
+
+    def __init__(self, lines: Iterable[ClassLine[HeadT]], service: Service, now: float) -> None:
+        """Read nothing yet.
+
+        Args:
+            lines: The lines of the group.
+            service: What serves them.
+            now: Current time in seconds.
+        """
+        self._lines = list(lines)
+        self._service = service
+        self._now = now
+
+    def turns(self) -> Iterator[list[HeadT]]:
+        """Yield the tasks to serve, as many at a time as there are slots, until none is left."""
+        while planned := plan(self._by_rank(), self._service):
+            served = planned[: self._service.slots]
+            ids = {head.task_id for head in served}
+            for line in self._lines:
+                line.tasks = line.tasks and [each for each in line.tasks if each.head.task_id not in ids]
+            yield served
+
+    def _by_rank(self) -> Iterator[Ranked[HeadT]]:
+        """Yield the tasks by rank. A line is read once no other one has a dearer task than all of its own."""
+        heap = [(line.first_rank, number, 0 if line.tasks else -1) for number, line in enumerate(self._lines)]
+        heapify(heap)
+        while heap:
+            _rank, number, place = heappop(heap)
+            tasks = self._tasks_of(self._lines[number])
+            if place >= 0:
+                yield tasks[place]
+            if place + 1 < len(tasks):
+                heappush(heap, (tasks[place + 1].rank, number, place + 1))
+
+    def _tasks_of(self, line: ClassLine[HeadT]) -> list[Ranked[HeadT]]:
+        """Return the tasks of a line by rank; read them at first."""
+        if line.tasks is None:
+            found = (Ranked.of(head, line.of_class, self._now) for head in line.read())
+            line.tasks = sorted(found, key=attrgetter("rank"))
+        return line.tasks
+
+
+class DeadlinePlan(Generic[HeadT]):
+    """The waiting tasks of one group by class, those first whose deadline is the earliest that can be met.
+
+    Shortest time to extinction: Panwar, Towsley and Wolf, "Optimal scheduling policies for a class of queues
+    with customer deadlines to the beginning of service", Journal of the ACM 35(4), 1988.
+
+    Attributes:
+        newest_first: Which end of the lines it reads.
+    """
+
+    newest_first = False
+
+    def __init__(self, lines: Iterable[ClassLine[HeadT]], service: Service, now: float) -> None:
+        """Read nothing yet; the arguments are those of `ValuePlan`."""
+        self._lines = list(lines)
+        self._service = service
+        self._now = now
+
+    def turns(self) -> Iterator[list[HeadT]]:
+        """Yield the tasks to serve, as many at a time as there are slots, until none is left."""
+        heads = (head for line in self._lines for head in line.read())
+        ranked = [Ranked.of(head, ANY_CLASS, self._now) for head in heads]
+        ranked.sort(key=lambda each: (each.left_seconds < self._service.mean_seconds, each.left_seconds))
+        for start in range(0, len(ranked), self._service.slots):
+            yield [each.head for each in ranked[start : start + self._service.slots]]
+
+
+class Plan(Protocol):
+    """Decides in which order the tasks of a group are served.
+
+    Attributes:
+        newest_first: Which end of the lines it reads.
+    """
+
+    newest_first: bool
+
+    def __init__(self, lines: Iterable[ClassLine[Any]], service: Service, now: float) -> None:
+        """Read nothing yet."""
+
+    def turns(self) -> Iterator[list[Any]]:
+        """Yield the tasks to serve, as many at a time as there are slots, until none is left."""
+
+
+PLANS: Final[Mapping[Order, type[Plan]]] = {Order.VALUE: ValuePlan, Order.DEADLINE: DeadlinePlan}
+
+
+class ServiceTimes(Generic[KeyT]):
+    """Learns what serves the tasks of a queue, from claims and ends."""
+
+    def __init__(self) -> None:
+        """Start with nothing known."""
+        self._mean_seconds = 0.0
+        self._variance = 0.0
+        self._count = 0
+        # When each running task was claimed; the last claimed task last.
+        self._running: dict[KeyT, float] = {}
+        # How many tasks ran after each of the last claims.
+        self._slots: deque[int] = deque(maxlen=SLOT_CLAIMS)
+
+    def forget_before(self, then: float) -> None:
+        """Forget running tasks that were claimed before a time in seconds."""
+        while self._running and (first := next(iter(self._running.items())))[1] < then:
+            del self._running[first[0]]
+
+    def claimed(self, tasks: Iterable[KeyT], now: float) -> None:
+        """Note that tasks were claimed at a time in seconds."""
+        self._running.update(dict.fromkeys(tasks, now))
+        self._slots.append(len(self._running))
+
+    def ended(self, task: KeyT, took_seconds: float) -> None:
+        """Note how long a task took."""
+        self._running.pop(task, None)
+        self._count += 1
+        weight = max(1 / self._count, NEW_SHARE)
+        difference = took_seconds - self._mean_seconds
+        self._mean_seconds += weight * difference
+        self._variance = (1 - weight) * (self._variance + weight * difference * difference)
+
+    def service(self, limit: int) -> Service:
+        """Return what serves the tasks of a claim of up to `limit`, all of which can start now."""
+        slots = max(limit, *self._slots, 1)
+        if self._count < MIN_TIMES:
+            return Service(slots=slots)
+        margin_seconds = SAFE_DEVIATIONS * math.sqrt(self._variance)
+        least_seconds = max(0.0, self._mean_seconds - margin_seconds)
+        safe_seconds = self._mean_seconds + margin_seconds
+        if slots > 1:
+            safe_seconds = max(safe_seconds, SAFE_FACTOR * self._mean_seconds)
+        return Service(self._mean_seconds, safe_seconds, slots, least_seconds)

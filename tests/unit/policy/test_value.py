@@ -1,0 +1,266 @@
+"""The plan of the order by value, the classes of values, and what is learned of the service."""
+
+import math
+from itertools import permutations
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from freshq.policy.value import (
+    ANY_CLASS,
+    LARGEST_VALUE,
+    MAX_PLANNED,
+    MIN_TIMES,
+    NEW_SHARE,
+    SAFE_DEVIATIONS,
+    SAFE_FACTOR,
+    SLOT_CLAIMS,
+    SMALLEST_VALUE,
+    ClassLine,
+    DeadlinePlan,
+    Decay,
+    Ranked,
+    Service,
+    ServiceTimes,
+    ValueClass,
+    ValuePlan,
+    plan,
+)
+
+
+class Waiting(NamedTuple):
+    """A waiting task."""
+
+    task_id: str
+    created: float
+    deadline: float | None
+
+
+def ranked(*tasks: tuple[float, float | None], decays: bool = False) -> list[Ranked[Waiting]]:
+    """Return tasks by value and time left, as a plan takes them; their ids are their numbers."""
+    found = [
+        Ranked(Waiting(str(number), 0, left), value, math.inf if left is None else left, decays=decays)
+        for number, (value, left) in enumerate(tasks)
+    ]
+    return sorted(found, key=lambda each: each.rank)
+
+
+def ids(heads: list[Waiting]) -> str:
+    return "".join(head.task_id for head in heads)
+
+
+@given(
+    st.floats(SMALLEST_VALUE, LARGEST_VALUE),
+    st.floats(1e-6, math.inf, exclude_min=True),
+    st.sampled_from(Decay),
+)
+def test_a_code_tells_its_class(value: float, max_age_seconds: float, decay: Decay) -> None:
+    found = ValueClass.of(value, max_age_seconds, decay)
+    assert ValueClass.of_code(found.code) == found
+    assert len(found.code) == 4
+    assert found.value <= value * (1 + 1e-9) < found.value * math.sqrt(2) * (1 + 1e-8)
+    dearer = ValueClass.of(min(LARGEST_VALUE, 2 * value), max_age_seconds, decay)
+    assert dearer.code >= found.code
+
+
+@pytest.mark.parametrize(
+    ("max_age_seconds", "digit"),
+    [(0, 0), (1 / 1024, 0), (1 / 512, 1), (0.99, 9), (1, 10), (1.99, 10), (2, 11), (2**24, 34), (2**25, 35)],
+)
+def test_max_ages_are_alike_within_a_factor_of_two(max_age_seconds: float, digit: int) -> None:
+    assert ValueClass.of(1, max_age_seconds, Decay.STEP).age_digit == digit
+
+
+def test_a_task_without_a_value_counts_as_one_without_a_deadline() -> None:
+    assert ValueClass.of_code("") == ANY_CLASS == ValueClass(0, 35, Decay.STEP)
+    assert ANY_CLASS.value == 1
+
+
+class TestPlan:
+    def test_without_service_times_the_dearest_and_newest_is_served(self) -> None:
+        assert ids(plan(ranked((1, 9), (5, 2), (5, 3)), Service())) == "2"
+
+    def test_a_cheap_task_goes_first_if_the_dear_one_can_wait(self) -> None:
+        service = Service(1, 1)
+        assert ids(plan(ranked((9, 2), (1, 1)), service)) == "10"
+        assert ids(plan(ranked((9, 1.9), (1, 1)), service)) == "0"
+
+    def test_the_margin_keeps_cheap_tasks_behind(self) -> None:
+        assert ids(plan(ranked((9, 3), (1, 1.5)), Service(1, 1.5))) == "10"
+        assert ids(plan(ranked((9, 2.9), (1, 1.5)), Service(1, 1.5))) == "0"
+
+    def test_a_dear_task_that_is_nearly_late_is_tried_at_once(self) -> None:
+        assert ids(plan(ranked((9, 0.5), (1, 5)), Service(1, 2))) == "0"
+
+    def test_a_task_that_cannot_be_done_in_time_comes_last(self) -> None:
+        constant = Service(1, 1, 1, 1)
+        assert ids(plan(ranked((9, 0.5), (1, 5)), constant)) == "1"
+        assert ids(plan(ranked((9, 0.5), (8, 0.5)), constant)) == "0"
+
+    def test_a_task_that_dearer_ones_crowd_out_is_passed_over(self) -> None:
+        assert ids(plan(ranked((9, 3), (8, 2), (7, 3), (6, 3), (1, 9)), Service(1, 1))) == "102"
+
+    def test_several_slots_do_more_at_a_time(self) -> None:
+        tasks = [(9.0, 1.5), (8.0, 1.5), (7.0, 1.5), (6.0, 1.5)]
+        assert len(plan(ranked(*tasks), Service(1, 1, 1))) == 1
+        assert len(plan(ranked(*tasks), Service(1, 1, 2))) == 2
+        assert len(plan(ranked(*tasks), Service(1, 1, 8))) == 4
+
+    def test_tasks_without_a_deadline_can_wait_forever(self) -> None:
+        assert ids(plan(ranked((9, None), (1, 2), (5, None)), Service(1, 1))) == "102"
+
+    def test_what_decays_goes_at_once_unless_a_dearer_task_would_be_late(self) -> None:
+        decaying = Ranked(Waiting("d", 0, 9), 3, 9, decays=True)
+        for left, first in ((2, "d"), (1.9, "0")):
+            dear = ranked((9, left))[0]
+            assert ids(plan([dear, decaying], Service(1, 1))) == first
+        late = Ranked(Waiting("late", 0, 0.5), 3, 0.5, decays=True)
+        assert ids(plan([*ranked((9, 5)), late], Service(0.4, 1))) == "0"
+
+    def test_a_plan_is_bounded(self) -> None:
+        tasks = ranked(*((1, 1000 + number) for number in range(MAX_PLANNED + 9)))
+        assert len(plan(tasks, Service(1, 1))) == MAX_PLANNED
+
+    def test_nothing_is_planned_if_nothing_waits(self) -> None:
+        assert plan([], Service(1, 1)) == []
+
+    @given(
+        st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 6)), min_size=1, max_size=6),
+        st.integers(1, 2),
+    )
+    def test_the_planned_tasks_are_all_in_time_and_worth_most(
+        self, tasks: list[tuple[float, float]], seconds: int
+    ) -> None:
+        tasks = [task for task in tasks if task[1] >= seconds]
+        planned = plan(ranked(*tasks), Service(seconds, seconds))
+        of = {str(number): task for number, task in enumerate(tasks)}
+        lefts = [of[head.task_id][1] for head in planned]
+        if len(planned) > 1:
+            assert all(left >= (k + 1) * seconds for k, left in enumerate(lefts))
+        best = max(in_time(order, seconds) for order in permutations(tasks))
+        assert bool(planned) == bool(tasks)
+        if tasks:
+            assert sum(of[head.task_id][0] for head in planned) <= best
+            assert max(value for value, left in tasks if left >= seconds) <= max(
+                of[head.task_id][0] for head in planned
+            )
+
+
+def in_time(order: tuple[tuple[float, float], ...], seconds: float) -> float:
+    """Return the value of the tasks that end in time, if they are served in an order without late ones."""
+    value, ended = 0.0, 0.0
+    for worth, left in order:
+        if ended + seconds <= left:
+            value += worth
+            ended += seconds
+    return value
+
+
+def line(code: ValueClass, *deadlines: float | None, created: float = 0.0) -> ClassLine[Waiting]:
+    heads = [Waiting(f"{code.code}-{deadline}", created, deadline) for deadline in deadlines]
+    return ClassLine(code, lambda: heads)
+
+
+def class_of(value: float, decay: Decay = Decay.STEP) -> ValueClass:
+    return ValueClass.of(value, 10, decay)
+
+
+class TestTurns:
+    def test_lines_are_read_as_far_as_needed(self) -> None:
+        read: list[float] = []
+
+        def of(value: float) -> ClassLine[Waiting]:
+            found = [Waiting(f"{value}", 0, 1.0)]
+            return ClassLine(class_of(value), lambda: read.append(value) or found)  # type: ignore[func-returns-value]
+
+        turns = ValuePlan([of(1), of(8), of(64)], Service(1, 1), 0).turns()
+        assert ids(next(turns)) == "64"
+        assert read == [64]
+        assert [ids(each) for each in turns] == ["8", "1"]
+
+    def test_lines_of_one_class_are_both_read(self) -> None:
+        lines = [line(class_of(2), 5.0, 4.0), line(class_of(2), 6.0)]
+        served = [head.deadline for turn in ValuePlan(lines, Service(), 0).turns() for head in turn]
+        assert served == [6.0, 5.0, 4.0]
+
+    def test_as_many_as_there_are_slots_are_served_at_a_time(self) -> None:
+        lines = [line(class_of(2), 50.0, 40.0, 30.0)]
+        turns = ValuePlan(lines, Service(1, 1, 2), 0).turns()
+        assert [[head.deadline for head in turn] for turn in turns] == [[30.0, 40.0], [50.0]]
+
+    def test_a_value_that_decays_counts_for_what_is_left_of_it(self) -> None:
+        lines = [line(class_of(8, Decay.LINEAR), 10.0), line(class_of(2), 10.0)]
+        for now, first in ((0.0, Decay.LINEAR), (7.4, Decay.LINEAR), (7.6, Decay.STEP)):
+            fresh = [ClassLine(each.of_class, each.read) for each in lines]
+            (head,) = next(ValuePlan(fresh, Service(), now).turns())
+            assert ValueClass.of_code(head.task_id[:4]).decay is first
+
+    def test_a_decay_without_a_deadline_never_begins(self) -> None:
+        of = Ranked.of(Waiting("a", 0, None), class_of(8, Decay.LINEAR), 5)
+        assert (of.worth, of.left_seconds, of.decays) == (8, math.inf, False)
+
+    def test_the_earliest_deadline_that_can_be_met_comes_first(self) -> None:
+        lines = [line(class_of(2), 5.0, 0.9, None), line(class_of(4), 1.0, 7.0)]
+        turns = [
+            [head.deadline for head in turn] for turn in DeadlinePlan(lines, Service(1, 1, 2), 0).turns()
+        ]
+        assert turns == [[1.0, 5.0], [7.0, None], [0.9]]
+        assert (ValuePlan.newest_first, DeadlinePlan.newest_first) == (True, False)
+
+
+class TestServiceTimes:
+    def test_nothing_is_known_before_a_few_services(self) -> None:
+        times = ServiceTimes[str]()
+        for _ in range(MIN_TIMES - 1):
+            times.ended("a", 2.0)
+        assert times.service(1) == Service(0, math.inf, 1)
+        times.ended("a", 2.0)
+        assert times.service(1) == Service(2, 2, 1, 2)
+
+    def test_the_margin_is_wide_for_times_that_vary(self) -> None:
+        times = ServiceTimes[str]()
+        for seconds in (1.0, 3.0) * 5:
+            times.ended("a", seconds)
+        service = times.service(1)
+        assert service.mean_seconds == pytest.approx(2)
+        assert service.safe_seconds == pytest.approx(2 + SAFE_DEVIATIONS)
+        assert service.least_seconds == pytest.approx(2 - SAFE_DEVIATIONS)
+        assert times.service(2).safe_seconds == pytest.approx(2 + SAFE_DEVIATIONS)
+
+    def test_several_slots_need_a_margin_even_if_times_are_alike(self) -> None:
+        times = ServiceTimes[str]()
+        for _ in range(MIN_TIMES):
+            times.ended("a", 1.0)
+        assert times.service(2) == Service(1, SAFE_FACTOR, 2, 1)
+
+    def test_old_times_fade(self) -> None:
+        times = ServiceTimes[str]()
+        for seconds in [1.0] * 200 + [3.0] * 100:
+            times.ended("a", seconds)
+        assert times.service(1).mean_seconds == pytest.approx(3 - 2 * (1 - NEW_SHARE) ** 100)
+
+    def test_slots_are_those_that_were_in_use_lately(self) -> None:
+        times = ServiceTimes[str]()
+        times.claimed("abc", 0)
+        times.ended("b", 1)
+        times.claimed("d", 1)
+        assert times.service(1).slots == 3
+        assert times.service(9).slots == 9
+        for task in "acd":
+            times.ended(task, 1)
+        for number in range(SLOT_CLAIMS):
+            times.claimed([], number)
+        assert times.service(1).slots == 1
+
+    def test_tasks_that_were_lost_no_longer_run(self) -> None:
+        times = ServiceTimes[str]()
+        times.claimed("ab", 0)
+        times.claimed("c", 5)
+        times.forget_before(5)
+        times.claimed("d", 6)
+        assert times.service(1).slots == 3
+        for number in range(SLOT_CLAIMS - 1):
+            times.claimed([], number)
+        assert times.service(1).slots == 2
