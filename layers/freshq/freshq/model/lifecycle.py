@@ -119,7 +119,8 @@ class Lifecycle:
         first_due = _first_due(new, now, where) if new.delay_seconds or new.at is not None else None
         since = now if first_due is None else first_due
         deadline = None if max_age_seconds is None else round((since + max_age_seconds) * 1e6) / 1e6
-        parent_id, root_id, deadline = _inherited(new.parent, deadline)
+        family = _inherited(new.parent, deadline) if new.parent else (None, None, deadline)
+        parent_id, root_id, deadline = family
         task = make_task(
             task_id=new.task_id or new_task_id(),
             queue=self.config.name,
@@ -422,10 +423,8 @@ def _enters(new: NewTask, created: float, first_due: float | None, deadline: flo
     return round(created + new.delay_seconds, 6) if new.at is None else first_due
 
 
-def _inherited(parent: Parent | None, deadline: float | None) -> tuple[str | None, str | None, float | None]:
+def _inherited(parent: Parent, deadline: float | None) -> tuple[str, str, float | None]:
     """Return the ids of the parent and the root of a task, and the earlier one of two deadlines."""
-    if parent is None:
-        return None, None, deadline
     if deadline is None or (parent.deadline is not None and parent.deadline < deadline):
         deadline = parent.deadline
     return parent.task_id, parent.root_id or parent.task_id, deadline
