@@ -231,6 +231,9 @@ class TestAge:
 def test_what_needs_the_order_of_time_is_refused(table: Shipments) -> None:
     with refused("order"):
         table.queue(order="adaptive")
+    for order in ("value", "deadline"):
+        with refused("order"):
+            table.queue(order=order)
     with refused("codel"):
         table.queue(order="fifo", codel=CodelRule(5, 10))
     assert ids(put_some(table.queue(order="fifo")).claim()) == ["cheap"]

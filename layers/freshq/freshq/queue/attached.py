@@ -123,7 +123,10 @@ class AttachedCore(Core):
         super()._follow(config)
 
     def _check_order(self, config: QueueConfig) -> None:
-        """Reject options that need lines ordered by creation time."""
+        """Reject options that need lines ordered by creation time, or lines of several classes."""
+        if config.order.plans:
+            msg = f"order: {config.order} is not supported on an attached table; use fifo or lifo"
+            raise ValueError(msg)
         switches = config.order.switches
         if (switches or config.codel is not None) and not self.store.is_by_time:
             name, given = ("order", config.order) if switches else ("codel", "CoDel")
