@@ -16,6 +16,7 @@ from freshq.errors import PutIncomplete, RefusedError, WaitTimeout
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.testing import ManualClock, drain, make_task
 from freshq.worker.handlers import Handler, PutOptions
+from tests.support.readings import known
 from tests.support.refusals import refused
 
 
@@ -95,6 +96,37 @@ class TestPut:
                 return [await receipt.wait(coroutines, timeout_seconds=5) for receipt in receipts]
 
         assert asyncio.run(run()) == [Price(4), Price(1)]
+
+    def test_a_kind_has_defaults_that_a_put_may_replace(self, queue: Queue) -> None:
+        handlers = Handlers()
+
+        @handlers.on("bid", value=40, max_age_seconds=2, priority=3, group="market", decay="linear")
+        def bid(_task: Task) -> None: ...
+
+        receipts = [bid.put(queue, None), bid.put(queue, None, value=7, group=None)]
+        receipts += bid.put_many(queue, [None], priority=0)
+        first, second, third = (known(queue, receipt.task_id) for receipt in receipts)
+        assert (first.value, first.decay, first.priority, first.group) == (40, "linear", 3, "market")
+        assert (second.value, second.decay, second.priority, second.group) == (7, "linear", 3, None)
+        assert (third.value, third.priority) == (40, 0)
+        assert third.deadline == pytest.approx(third.created + 2)
+
+    @pytest.mark.parametrize(
+        ("defaults", "named"),
+        [
+            ({"value": 0}, "value"),
+            ({"priority": 10}, "priority"),
+            ({"decay": "fast"}, "decay"),
+            ({"max_age_seconds": -1}, "max_age_seconds"),
+            ({"task_id": "a"}, "task_id: has no default"),
+            ({"delay_seconds": 1}, "delay_seconds: has no default"),
+        ],
+    )
+    def test_a_wrong_default_is_refused_at_the_registration(
+        self, defaults: dict[str, Any], named: str
+    ) -> None:
+        with pytest.raises(ValueError, match=named):
+            Handlers().on("bid", **defaults)
 
     @pytest.mark.parametrize(
         ("put", "names"),

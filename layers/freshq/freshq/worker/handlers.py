@@ -31,6 +31,7 @@ from freshq.errors import RefusedError, quoted
 from freshq.model.answers import Busy, Receipt, Reject, Retry, RunnerExit, UnknownKind, error_text
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.codec import JSON, checked_codec, field_problem
+from freshq.model.new_task import parse_new_task
 from freshq.model.task import PayloadT, Task, TaskStatus, changed, handle_of, keep_run
 from freshq.policy.retry import QUEUES, Backoff
 from freshq.queue.base import blocking_queue
@@ -75,21 +76,40 @@ MAX_PARAMETERS: Final = 2
 UNKNOWN: Final = ("retry", "reject")
 
 
-class PutOptions(TypedDict, total=False):
-    """The arguments of `Queue.put` besides the payload and the kind."""
+class KindDefaults(TypedDict, total=False):
+    """The arguments of `Queue.put` that may have a default for each kind."""
 
-    task_id: str | None
     priority: int
-    delay_seconds: float
-    at: datetime | float | None
     max_age_seconds: float | None
     group: str | None
     value: float | None
     decay: Decay | str | None
+
+
+class PutOptions(KindDefaults, total=False):
+    """The arguments of `Queue.put` besides the payload and the kind."""
+
+    task_id: str | None
+    delay_seconds: float
+    at: datetime | float | None
     trace_context: str | None
     parent: Task[Any] | Claim | Mapping[str, Any] | None
     on_conflict: OnConflict | None
     connection: Any
+
+
+def checked_defaults(defaults: KindDefaults) -> KindDefaults:
+    """Return the defaults of a kind.
+
+    Raises:
+        ValueError: If one is wrong, or no argument that may have a default.
+    """
+    for name in defaults.keys() - KindDefaults.__annotations__.keys():
+        known = ", ".join(KindDefaults.__annotations__)
+        msg = f"{name}: has no default for a kind; use one of {known}"
+        raise ValueError(msg)
+    parse_new_task({"payload": None, **defaults})
+    return defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +209,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         max_attempts: AttemptLimit,
         max_run_seconds: float | None,
         backoff: Backoff | None,
+        defaults: PutOptions,
     ) -> None:
         """Read the signature of a function; its handlers provide the rest.
 
@@ -200,6 +221,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         self.max_attempts = max_attempts
         self.max_run_seconds = max_run_seconds
         self.backoff = backoff
+        self.defaults = defaults
         self._codec = handlers.codec
         self._loop = handlers.loop
         self._middleware = handlers.middleware
@@ -237,7 +259,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         Args:
             queue: The queue. With an `AsyncQueue`, await the answer.
             payload: The payload, of the type that the function takes.
-            **options: As in `Queue.put`.
+            **options: As in `Queue.put`, before the defaults of the kind.
 
         Raises:
             ValueError: If the payload does not fit the type, or another argument is wrong, such as the queue.
@@ -245,7 +267,8 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         """
         blocking_queue(queue)
         self._check(payload, "payload")
-        answer = queue.put(payload, kind=self.kind, **options)
+        given: Any = {**self.defaults, **options}
+        answer = queue.put(payload, kind=self.kind, **given)
         return self._receipt(answer) if isinstance(answer, Receipt) else self._receipt_later(answer)
 
     @overload
@@ -266,7 +289,8 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         Args:
             queue: The queue. With an `AsyncQueue`, await the answer.
             payloads: Their payloads.
-            **options: As in `Queue.put`, the same for all tasks; no `task_id`.
+            **options: As in `Queue.put`, before the defaults of the kind; the same for all tasks, and no
+                `task_id`.
 
         Returns:
             One receipt per task, in order.
@@ -282,7 +306,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         payloads = list(payloads)
         for index, payload in enumerate(payloads):
             self._check(payload, f"payloads[{index}]")
-        tasks = [{**options, "payload": payload, "kind": self.kind} for payload in payloads]
+        tasks = [{**self.defaults, **options, "payload": payload, "kind": self.kind} for payload in payloads]
         answer = queue.put_many(tasks, connection=connection, on_conflict=on_conflict)
         if isinstance(answer, list):
             return [*map(self._receipt, answer)]
@@ -539,6 +563,7 @@ class Handlers(CoroutineRunner):
         max_attempts: AttemptLimit = QUEUES,
         max_run_seconds: float | None = None,
         backoff: Backoff | None = None,
+        **defaults: Unpack[KindDefaults],
     ) -> Registers:
         """Return a decorator that registers a function for the tasks of a kind.
 
@@ -550,6 +575,8 @@ class Handlers(CoroutineRunner):
             max_run_seconds: Cancel an `async def` after this time, and try again later.
             backoff: Delays before its next attempts; None for the queue's. `Retry(delay_seconds=...)`
                 counts more.
+            **defaults: Arguments of `Queue.put` for the tasks that the handler puts without them: priority,
+                max_age_seconds, group, value or decay.
 
         Raises:
             ValueError: If an argument is wrong, the kind has a function, or the function cannot be called
@@ -566,9 +593,9 @@ class Handlers(CoroutineRunner):
         if not isinstance(given, Backoff | None):
             msg = f"backoff: must be a freshq.Backoff, got {type(given).__name__}"
             raise ValueError(msg)
-
         rules: dict[str, Any] = {"max_attempts": max_attempts, "max_run_seconds": max_run_seconds}
-        return partial(self._add, kind, rules | {"backoff": backoff})
+        rules |= {"backoff": backoff, "defaults": checked_defaults(defaults)}
+        return partial(self._add, kind, rules)
 
     def _add(self, kind: str, rules: dict[str, Any], function: Callable[..., Any]) -> Handler[Any, Any]:
         if isinstance(function, Handler):  # of another kind, too
