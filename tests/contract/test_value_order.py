@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from freshq import Claim, Queue
+from freshq import Claim, Overloaded, Queue
+from freshq.policy import AdmissionLimit
 from freshq.policy.value import MIN_TIMES
 from tests.conftest import DATABASES, StoreUnderTest
 from tests.support.best_value import MIXES, by_second, most_value, offered
@@ -207,3 +208,38 @@ def test_bad_values_are_refused(arguments: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         queue.put("work", **arguments)
     assert not queue.peek()
+
+
+def overload(store: StoreUnderTest, queue: Queue, seconds: int) -> dict[float, list[Overloaded]]:
+    """Put nine tasks a second of three values, of which one is served; return the refusals by value."""
+    refusals: dict[float, list[Overloaded]] = {1.0: [], 4.0: [], 10.0: []}
+    for second in range(seconds):
+        for value in [*refusals] * 3:
+            try:
+                queue.put(second, value=value)
+            except Overloaded as refusal:
+                refusals[value].append(refusal)
+        claims = queue.claim()
+        store.clock.advance(1)
+        for claim in claims:
+            queue.complete(claim)
+    return refusals
+
+
+def test_an_overloaded_queue_has_a_price_and_admits_nothing_cheaper(store: StoreUnderTest) -> None:
+    queue = store.queue(order="value", max_age_seconds=20, admission=AdmissionLimit(1.5))
+    assert queue.pressure().least_value == 0
+    refusals = overload(store, queue, 40)
+    pressure = queue.pressure()
+    assert pressure.overloaded
+    assert 4 < pressure.least_value <= 10
+    assert min(len(refusals[1.0]), len(refusals[4.0])) > 20
+    assert refusals[10.0] == []
+    assert {refusal.reason for refused in refusals.values() for refusal in refused} == {"admission"}
+    assert all(value < refusal.least_value for value, refused in refusals.items() for refusal in refused)
+
+
+def test_a_queue_by_time_has_no_price(store: StoreUnderTest) -> None:
+    queue = store.queue(max_age_seconds=20)
+    assert not any(overload(store, queue, 10).values())
+    assert queue.pressure().least_value == 0

@@ -274,6 +274,7 @@ class Overloaded(RefusedError):
         task_id: The rejected task.
         reason: The `ShedReason` that it is counted under.
         retry_after_seconds: When to try again, jittered for `admission`; infinite for `deadline`.
+        least_value: The least value that an overloaded queue by value admits; 0 in other queues.
 
     Examples:
         >>> from freshq.policy import BacklogLimit, WhenFull
@@ -285,14 +286,22 @@ class Overloaded(RefusedError):
     """
 
     def __init__(
-        self, task_id: str, reason: str, retry_after_seconds: float, message: str | None = None
+        self,
+        task_id: str,
+        reason: str,
+        retry_after_seconds: float,
+        message: str | None = None,
+        *,
+        least_value: float = 0.0,
     ) -> None:
         """Name the task, the rule that rejected it, and when to try again; or give the whole message."""
+        serves = f", and serves values from {least_value:.3g} on" if least_value else ""
         super().__init__(
             message
-            or f"task {task_id!r}: rejected ({reason}), the queue is overloaded; "
+            or f"task {task_id!r}: rejected ({reason}), the queue is overloaded{serves}; "
             f"try again in {retry_after_seconds:.1f} s if it is still useful then"
         )
+        self.least_value = least_value
         self.task_id = task_id
         self.reason = reason
         self.retry_after_seconds = retry_after_seconds

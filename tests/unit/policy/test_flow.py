@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.pressure import Flow, FlowCounter, flow_between, flow_window_seconds
+from freshq.policy.pressure import (
+    HARDLY_SERVED,
+    IN_TIME,
+    PUT,
+    Flow,
+    FlowCounter,
+    flow_between,
+    flow_window_seconds,
+)
 
 
 def test_the_window_is_the_deadline_or_a_minute() -> None:
@@ -95,3 +103,30 @@ def test_work_is_counted_in_seconds_and_the_shortest_task_has_some() -> None:
     counter.ended(12.0, 0.0, in_time=None)
     assert counter.counts(1) == {"work_us": 4_000_001}
     assert counter.flow(20.0).work == pytest.approx(0.4)
+
+
+def test_the_price_is_the_least_value_that_is_still_served() -> None:
+    counter = FlowCounter(60.0)
+    assert counter.flow(0.0).least_value == 0
+    for number in range(100):
+        for value in (1.0, 4.0, 16.0):
+            counter.valued(float(number % 50), value, PUT)
+        counter.valued(float(number % 50), 16.0, IN_TIME)
+    assert counter.flow(50.0).least_value == 16
+    for second in range(4):
+        counter.valued(float(second), 4.0, IN_TIME)
+    assert counter.flow(50.0).least_value == 4
+
+
+def test_few_tasks_tell_no_price() -> None:
+    counter = FlowCounter(60.0)
+    for _ in range(round(1 / HARDLY_SERVED)):
+        counter.valued(0.0, 1.0, PUT)
+    assert counter.flow(1.0).least_value == 0
+    counter.valued(0.0, 8.0, PUT)
+    counter.valued(0.0, 8.0, IN_TIME)
+    assert counter.flow(1.0).least_value == 8
+    nothing_served = FlowCounter(60.0)
+    for _ in range(200):
+        nothing_served.valued(0.0, 1.0, PUT)
+    assert nothing_served.flow(1.0).least_value == 0

@@ -8,10 +8,12 @@ from freshq.policy.reserve import MOST_KEPT, KindTimes
 from freshq.policy.rules import OverloadRules
 from freshq.queue.shared.measures import KEPT_SECONDS, FlowMeter, SharedReserve
 from freshq.stores.memory import MemoryStore
+from freshq.testing import make_task
 
 # Windows of a minute begin at whole minutes; counts are written every 5 s.
 NOON = 12 * 3600.0
 RECORD = f"flow-{12 * 60}"
+TASK = make_task("work")
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def meter(store: MemoryStore) -> FlowMeter:
 def test_counts_are_written_every_five_seconds(store: MemoryStore, meter: FlowMeter) -> None:
     written = []
     for seconds in (0, 4.9375, 5, 9.9375, 10):
-        meter.ended(NOON + seconds, None, 0.5, in_time=True)
+        meter.ended(NOON + seconds, TASK, 0.5, in_time=True)
         written.append(store.read_counts("q", RECORD).get("served", 0))
     assert written == [0, 0, 3, 3, 5]
 
@@ -53,8 +55,8 @@ def test_an_admission_limit_sees_what_each_group_offers(store: MemoryStore) -> N
 
 
 def test_the_time_of_every_attempt_counts_as_work(store: MemoryStore, meter: FlowMeter) -> None:
-    meter.ended(NOON, None, 2.0, in_time=None)
-    meter.ended(NOON, None, 1.0, in_time=False)
+    meter.ended(NOON, TASK, 2.0, in_time=None)
+    meter.ended(NOON, TASK, 1.0, in_time=False)
     meter.flush(NOON)
     assert store.read_counts("q", RECORD) == {"work_us": 3_000_000, "served": 1}
     flow = meter.flow(NOON + 10)

@@ -9,12 +9,15 @@ from statistics import fmean
 import pytest
 
 from freshq.policy.order import Order
+from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import OverloadRules, ReserveRule
+from freshq.policy.shedding import ShedReason
 from freshq.simulate import (
     Clients,
     DeadlineDistribution,
     Load,
     Result,
+    ServiceDistribution,
     Slowdown,
     Source,
     Stress,
@@ -22,6 +25,7 @@ from freshq.simulate import (
     simulate_stressed,
     summarize,
 )
+from freshq.simulate.backlog import Fates
 from freshq.simulate.load import LONGEST_DRAW
 from freshq.simulate.results import possible_value
 from tests.support.best_value import MIXES, VALUES, most_value, offered
@@ -232,3 +236,29 @@ def test_tasks_without_a_deadline_do_not_decay() -> None:
     done = simulate_load(load, OverloadRules(1e10, Order.VALUE), 1)
     assert list(done.starts) == [0, 6, 5]
     assert fsum(map(load.worth, range(3), (1.0, 1.0, 1.0))) == pytest.approx(10)
+
+
+@pytest.mark.parametrize("ages", [{}, {10.0: 6.0, 4.0: 12.0}, {1.0: 6.0, 4.0: 12.0}])
+def test_what_the_price_refuses_would_have_been_shed(ages: dict[float, float]) -> None:
+    source = Source(
+        rate_per_second=12,
+        duration_seconds=1000,
+        service=ServiceDistribution.EXP,
+        service_mean_seconds=1.0,
+        deadline_seconds=30.0,
+        values={10.0: 0.3, 4.0: 0.3, 2.0: 0.2, 1.0: 0.2},
+        max_ages_seconds=ages,
+        seed=3,
+    )
+    load = source.load()
+    free = simulate_load(load, OverloadRules(30.0, Order.VALUE), servers=4)
+    limited = simulate_load(load, OverloadRules(30.0, Order.VALUE, admission=AdmissionLimit(1.5)), servers=4)
+    refused = [task for task, fate in enumerate(limited.fates) if fate == Fates.SHED[ShedReason.ADMISSION]]
+    shed_anyway = [task for task in refused if free.fates[task] not in (Fates.IN_TIME, Fates.LATE)]
+    assert len(refused) > len(load) / 10
+    assert len(shed_anyway) >= 0.95 * len(refused)
+    values = [
+        sum(load.values[task] for task, fate in enumerate(run.fates) if fate == Fates.IN_TIME)
+        for run in (free, limited)
+    ]
+    assert values[1] >= 0.98 * values[0]

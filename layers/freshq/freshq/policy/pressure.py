@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.policy.fairness import LEAST_SECONDS, fair_share
 from freshq.policy.order import LIFO_ABOVE, Wait
+from freshq.policy.value import band_of, least_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -67,6 +68,8 @@ class Pressure:
         own_ratio: Share of the tasks put with a max age of their own, shorter than the queue's.
         own_max_age_seconds: The mean of these max ages (harmonic, so that the short ones count); None without
             any.
+        least_value: The price of the queue: the least value per second of service that is still served. Of
+            tasks worth less, hardly any is. 0 unless the queue is overloaded and serves by value.
 
     Examples:
         >>> queue.pressure().retry_after_seconds is None
@@ -82,6 +85,7 @@ class Pressure:
     wanted_servers: int | None = None
     own_ratio: float = 0.0
     own_max_age_seconds: float | None = None
+    least_value: float = 0.0
 
 
 def assess(
@@ -122,6 +126,7 @@ def assess(
         flow.wanted_servers(life_seconds),
         own_ratio=flow.own_ratio,
         own_max_age_seconds=flow.own_seconds,
+        least_value=flow.least_value / (flow.service_seconds or 1.0) if overloaded else 0.0,
     )
 
 
@@ -199,6 +204,8 @@ class AdmissionPolicy:
     than 0.4 of the time until the deadline of the new one. Expired tasks are no evidence here: if the
     downstream was down, they would keep the admission limit closed after it is back.
 
+    A queue that serves by value rejects by it, not by chance: the tasks that it would hardly serve.
+
     Attributes:
         check_at: When to call `observe` again, in seconds.
     """
@@ -207,6 +214,7 @@ class AdmissionPolicy:
         "_check_interval_seconds",
         "_deadline_seconds",
         "_flow",
+        "_least_value",
         "_limit",
         "_oldest_age_seconds",
         "_share_per_second",
@@ -227,6 +235,7 @@ class AdmissionPolicy:
         )
         self._share_per_second = math.inf
         self._flow: Flow | None = None
+        self._least_value = 0.0
         self._oldest_age_seconds = -math.inf
         self.check_at = -math.inf
 
@@ -241,11 +250,21 @@ class AdmissionPolicy:
         # In this order: another thread that sees the share also sees the flow and the age.
         self._oldest_age_seconds = -math.inf if oldest_age_seconds is None else oldest_age_seconds
         self._flow = flow
+        self._least_value = flow.least_value
         self._share_per_second = _overloaded_share(self._limit, flow)
         self.check_at = now + self._check_interval_seconds
 
+    @property
+    def least_value(self) -> float:
+        """The least value that a queue by value admits while it is overloaded."""
+        return self._least_value
+
     def rejects(
-        self, group: str | None, uniform: Callable[[], float], life_seconds: float = math.inf
+        self,
+        group: str | None,
+        uniform: Callable[[], float],
+        life_seconds: float = math.inf,
+        value: float | None = None,
     ) -> float | None:
         """Return after how many seconds a rejected task may be put again; None to admit it.
 
@@ -253,13 +272,17 @@ class AdmissionPolicy:
             group: The group of the task.
             uniform: Draws a random number from [0, 1).
             life_seconds: Age at which the task is stale, if that is before the queue's max age.
+            value: Its value, in a queue that serves by value.
         """
         share, flow = self._share_per_second, self._flow
         wait = Wait(self._oldest_age_seconds, min(life_seconds, self._deadline_seconds))
         if flow is None or not (wait.is_late or flow.shed_early > 0):
             return None
         offered = flow.offered_by(group)
-        if offered <= share or uniform() >= 1.0 - share / offered:
+        if value is not None:
+            if value >= self._least_value:
+                return None
+        elif offered <= share or uniform() >= 1.0 - share / offered:
             return None
         return flow.spread_seconds(wait.life_seconds) * (0.5 + uniform())
 
@@ -276,6 +299,11 @@ def group_counts(group: str | None) -> tuple[str, str]:
     return f"g{first % GROUP_COUNTS}", f"h{second % GROUP_COUNTS}"
 
 
+# Prefixes of the counts of tasks by the band of their value: tasks put, and tasks done in time.
+PUT: Final = "b"
+IN_TIME: Final = "i"
+# The share of the tasks below the price that may still be served.
+HARDLY_SERVED: Final = 0.02
 # Prefixes of two more counts of a group: tasks served, and the microseconds that they took.
 DONE: Final = "n"
 TOOK: Final = "t"
@@ -296,6 +324,8 @@ class Flow:
         expired: Tasks that went stale while they waited.
         own: Tasks put with a max age of their own, shorter than the queue's.
         own_urgency: Sum of 1 / max age of these, per second.
+        least_value: The least value that is still served: of the tasks worth less, hardly any is. 0 if tasks
+            are not counted by value, or too few.
     """
 
     offered: float
@@ -308,6 +338,7 @@ class Flow:
     expired: float = 0.0
     own: float = 0.0
     own_urgency: float = 0.0
+    least_value: float = 0.0
 
     @property
     def service_seconds(self) -> float | None:
@@ -401,8 +432,11 @@ def flow_between(
     if not any(before.values()):
         observed_seconds = min(window_seconds, max(into_seconds, SHORTEST_WINDOW_SECONDS))
 
+    def count(name: str) -> float:
+        return current.get(name, 0) + covered * before.get(name, 0)
+
     def rate(name: str) -> float:
-        return (current.get(name, 0) + covered * before.get(name, 0)) / observed_seconds
+        return count(name) / observed_seconds
 
     names = sorted({*current, *before}.difference(FLOW_NAMES))
     offered, served, served_in_time, shed_early, work_us, expired, own, urgency = map(rate, FLOW_NAMES)
@@ -414,7 +448,19 @@ def flow_between(
         expired=expired,
         own=own,
         own_urgency=urgency / URGENCY_SCALE,
+        least_value=_least_value(names, count),
     )
+
+
+def _least_value(names: Iterable[str], count: Callable[[str], float]) -> float:
+    """Return the least value that is still served, from the counts by band."""
+    put, in_time = 0.0, 1.0  # as if one more had been served: few tasks prove nothing
+    for band in sorted(int(name[1:]) for name in names if name[0] == PUT):
+        put += count(f"{PUT}{band}")
+        in_time += count(f"{IN_TIME}{band}")
+        if in_time > HARDLY_SERVED * put:
+            return least_of(band)
+    return 0.0
 
 
 def _lengths(names: Iterable[str], rate: Callable[[str], float]) -> dict[str, float]:
@@ -491,6 +537,10 @@ class FlowCounter:
         counts, (name, _second) = self.counts(floor(now / self.window_seconds)), group_counts(group)
         counts[DONE + name] += 1
         counts[TOOK + name] += round(1e6 * max(LEAST_SECONDS, took_seconds))
+
+    def valued(self, now: float, value: float, what: str) -> None:
+        """Count a task of a value as `PUT` or `IN_TIME`."""
+        self.counts(floor(now / self.window_seconds))[f"{what}{band_of(value)}"] += 1
 
     def ended(self, now: float, work_seconds: float, *, in_time: bool | None) -> None:
         """Count an attempt that ended, and its task if it was done.

@@ -67,11 +67,21 @@ class Decay(StrEnum):
     LINEAR = "linear"
 
 
+def band_of(value: float) -> int:
+    """Return the band of a value: from `least_of` it up to the next band."""
+    return math.floor(BANDS_PER_DOUBLING * math.log2(value))
+
+
+def least_of(band: int) -> float:
+    """Return the least value in a band."""
+    return float(2.0 ** (band / BANDS_PER_DOUBLING))
+
+
 class ValueClass(NamedTuple):
     """Tasks of like value, like max age and the same decay.
 
     Attributes:
-        band: The value: from `2 ** (band / BANDS_PER_DOUBLING)` up to the next band.
+        band: The band of the value, as `band_of` returns it.
         age_digit: The max age by powers of two; the last digit also if there is none.
         decay: How their value falls.
     """
@@ -94,7 +104,7 @@ class ValueClass(NamedTuple):
         age_digit = last
         if max_age_seconds < 2.0 ** (last - AGE_OFFSET):
             age_digit = math.floor(math.log2(max(shortest, max_age_seconds))) + AGE_OFFSET
-        return cls(math.floor(BANDS_PER_DOUBLING * math.log2(value)), age_digit, decay)
+        return cls(band_of(value), age_digit, decay)
 
     @classmethod
     def of_code(cls, code: str) -> ValueClass:
@@ -115,7 +125,7 @@ class ValueClass(NamedTuple):
     @property
     def value(self) -> float:
         """The least value in the class."""
-        return float(2.0 ** (self.band / BANDS_PER_DOUBLING))
+        return least_of(self.band)
 
 
 # The class of tasks that were put without a value or a deadline.

@@ -10,10 +10,12 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
-from freshq.policy.pressure import AdmissionPolicy, FlowCounter
+from freshq.policy.order import Order
+from freshq.policy.pressure import IN_TIME, PUT, AdmissionPolicy, FlowCounter
 from freshq.policy.reserve import LearnedReserve, ReserveSpans, SkippedTasks
 from freshq.policy.rules import ReserveRule
 from freshq.policy.shedding import MAX_TAKES, ShedReason
+from freshq.policy.value import DEFAULT_VALUE
 from freshq.simulate.backlog import Fates, backlog_for
 
 if TYPE_CHECKING:
@@ -50,6 +52,11 @@ class Admission:
         self._policy = None if limit is None else AdmissionPolicy(limit, rules.deadline_seconds)
         self._uniform = Random(f"{seed}/admission").random
         self._flow = FlowCounter(rules.deadline_seconds)
+        self._by_value = rules.order is Order.VALUE
+        self._values = load.values
+
+    def _value(self, task: int) -> float:
+        return self._values[task] if self._values else DEFAULT_VALUE
 
     def put(self, task: int, now: float) -> None:
         """Let a task arrive at `now` (seconds)."""
@@ -57,20 +64,24 @@ class Admission:
             self._put(task, now)
             return
         group = self._backlog.group_of(task)
-        if self._rejects(self._policy, group, now, self._deadline[task] - self._created[task]):
+        if self._rejects(self._policy, group, now, task):
             self._fates.shed(task, ShedReason.ADMISSION)
         else:
             self._put(task, now)
         self._flow.offered(now)
         self._flow.offered_by(group, now)
+        if self._by_value:
+            self._flow.valued(now, self._value(task), PUT)
 
-    def _rejects(self, policy: AdmissionPolicy, group: str | None, now: float, life_seconds: float) -> bool:
+    def _rejects(self, policy: AdmissionPolicy, group: str | None, now: float, task: int) -> bool:
         if now >= policy.check_at:
             self._backlog.expire(now)
             oldest = self._backlog.oldest()
             age_seconds = None if oldest is None else now - self._created[oldest]
             policy.observe(now, self._flow.flow(now), age_seconds)
-        return policy.rejects(group, self._uniform, life_seconds) is not None
+        life_seconds = self._deadline[task] - self._created[task]
+        value = self._value(task) if self._by_value else None
+        return policy.rejects(group, self._uniform, life_seconds, value) is not None
 
     def _put(self, task: int, now: float) -> None:
         """Add a task to the backlog, within its bound."""
@@ -108,7 +119,10 @@ class Admission:
 
     def served(self, task: int, now: float, took_seconds: float) -> None:
         """Record for the admission limit that a task was done at `now` (seconds)."""
-        self._flow.ended(now, took_seconds, in_time=self._fates.codes[task] == self._fates.IN_TIME)
+        in_time = self._fates.codes[task] == self._fates.IN_TIME
+        self._flow.ended(now, took_seconds, in_time=in_time)
+        if in_time and self._by_value:
+            self._flow.valued(now, self._value(task), IN_TIME)
         self._flow.served_by(self._backlog.group_of(task), now, took_seconds)
 
 

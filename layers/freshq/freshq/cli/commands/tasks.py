@@ -236,6 +236,7 @@ def pressure(context: QueueContext) -> None:
         "in time": f"{found.probability_in_time:.0%}",
         "overloaded": "yes" if found.overloaded else "no",
         "retry after": span(found.retry_after_seconds),
+        **({"least value": f"{found.least_value:.3g} per second of work"} if found.least_value else {}),
     }
     context.session.output.answer(asdict(found), facts)
 

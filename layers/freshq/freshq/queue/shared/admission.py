@@ -13,6 +13,7 @@ from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
 from freshq.policy.pressure import LONGEST_SPREAD_SECONDS, AdmissionPolicy
 from freshq.policy.shedding import ShedReason
 from freshq.queue.reading import count_waiting, oldest_tasks
+from freshq.queue.shared.measures import worth_of
 from freshq.stores.base import Guard
 from freshq.stores.lines import Line
 
@@ -53,6 +54,7 @@ class AdmissionControl:
         """
         self._meter = meter
         self._policy = AdmissionPolicy(limit, deadline_seconds)
+        self._by_value = meter.counts_values
         self._uniform = uniform
         self._checking = new_lock()
 
@@ -75,10 +77,12 @@ class AdmissionControl:
             finally:
                 self._checking.release()
         life_seconds = task.stale_at - task.created
-        retry_after_seconds = policy.rejects(task.group, self._uniform, life_seconds)
+        value = worth_of(task) if self._by_value else None
+        retry_after_seconds = policy.rejects(task.group, self._uniform, life_seconds, value)
         if retry_after_seconds is None:
             return None
-        return Overloaded(task.task_id, ShedReason.ADMISSION, retry_after_seconds)
+        least_value = policy.least_value if self._by_value else 0.0
+        return Overloaded(task.task_id, ShedReason.ADMISSION, retry_after_seconds, least_value=least_value)
 
 
 class BacklogBound:

@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary
 
 from freshq.errors import StoreError
 from freshq.model.forks import forget_in_child, new_lock
-from freshq.policy.order import latest_wait
-from freshq.policy.pressure import FlowCounter, assess
+from freshq.policy.order import Order, latest_wait
+from freshq.policy.pressure import IN_TIME, PUT, FlowCounter, assess
 from freshq.policy.reserve import (
     MOST_KEPT,
     KindTimes,
@@ -22,6 +22,7 @@ from freshq.policy.reserve import (
 )
 from freshq.policy.retry import until_committed
 from freshq.policy.rules import DEFAULT_QUANTILE
+from freshq.policy.value import DEFAULT_VALUE
 from freshq.queue.reading import first_to_expire, oldest_created
 from freshq.stores.held import is_inside
 
@@ -98,11 +99,19 @@ def _changed(
         return change({})
 
 
+def worth_of(task: Task) -> float:
+    """Return the value of a task; the default of one that was put without."""
+    return DEFAULT_VALUE if task.value is None else task.value
+
+
 class FlowMeter:
     """Counts tasks in memory, and adds the counts to the queue's at intervals. Thread-safe.
 
     A crash loses the counts since the last flush, which are only rates. The numbers of tasks in each state
     come from the tasks themselves.
+
+    Attributes:
+        counts_values: Whether it counts tasks by value, because the queue serves by it.
     """
 
     def __init__(self, store: Store, queue: str, rules: OverloadRules, later: Later | None = None) -> None:
@@ -121,6 +130,7 @@ class FlowMeter:
         self._deadline_seconds = rules.deadline_seconds
         self._counter = FlowCounter(rules.deadline_seconds)
         self._counts_groups = rules.admission is not None
+        self.counts_values = rules.order is Order.VALUE
         self._flush_seconds = self._counter.window_seconds / FLUSHES_PER_WINDOW
         self._turned_away: Counter[str] = Counter()
         # When to write the counts at the latest, from the first count on.
@@ -143,25 +153,30 @@ class FlowMeter:
         with self._lock:
             self._counter.offered(now, len(tasks))
             self._counter.offered_for(now, [task.stale_at - task.created for task in tasks])
+            if self.counts_values:
+                for task in tasks:
+                    self._counter.valued(now, worth_of(task), PUT)
             if self._counts_groups:
                 for task in tasks:
                     self._counter.offered_by(task.group, now)
         if now >= self._flush_at:
             self._flush_or_begin(now)
 
-    def ended(self, now: float, group: str | None, work_seconds: float, *, in_time: bool | None) -> None:
+    def ended(self, now: float, task: Task, work_seconds: float, *, in_time: bool | None) -> None:
         """Count an attempt that ended, and its task if it was done.
 
         Args:
             now: When it ended, in seconds.
-            group: Group of the task.
+            task: The task.
             work_seconds: How long a worker held the task.
             in_time: Whether it was done in time; None if it was not done.
         """
         with self._lock:
             self._counter.ended(now, work_seconds, in_time=in_time)
             if in_time is not None and self._counts_groups:
-                self._counter.served_by(group, now, work_seconds)
+                self._counter.served_by(task.group, now, work_seconds)
+            if in_time and self.counts_values:
+                self._counter.valued(now, worth_of(task), IN_TIME)
         # An attempt that will be repeated is written with the next count, since it is not worth its own
         # write.
         if in_time is not None and now >= self._flush_at:
