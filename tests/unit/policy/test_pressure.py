@@ -164,6 +164,20 @@ def test_the_admission_limit_rejects_a_flood_and_not_a_quiet_group() -> None:
     assert admission.rejects("flood", iter([1 - 15.1 / 200.0, 0.0]).__next__) is not None
 
 
+def test_the_admission_limit_of_a_queue_by_value_rejects_what_is_below_its_price() -> None:
+    admission = AdmissionPolicy(AdmissionLimit(2.0), DEADLINE_SECONDS)
+    assert admission.least_value == 0
+    flow = replace(flow_of({None: 40.0}, served=10.0), least_value=4.0, work=5.0)
+    admission.observe(5.0, flow, OLD)
+    assert admission.least_value == 4
+    assert admission.rejects(None, lambda: 0.5, value=4.0) is None
+    assert admission.rejects(None, lambda: 0.5, value=3.9) == pytest.approx(DEADLINE_SECONDS * 3)
+    assert assess(flow, OLD, DEADLINE_SECONDS, 0.0).least_value == 8, "a task takes half a second"
+    assert assess(flow, YOUNG, DEADLINE_SECONDS, 0.0).least_value == 0
+    admission.observe(6.0, flow, YOUNG)
+    assert admission.rejects(None, lambda: 0.0, value=3.9) is None
+
+
 @pytest.mark.parametrize("multiple", [0.5, 0.0, -1.0, float("inf"), float("nan")])
 def test_a_senseless_admission_limit(multiple: float) -> None:
     with refused("admission"):
