@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,6 +99,18 @@ class FreshqError(Exception):
         ...     print(type(error).__name__)
         NotFound
     """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to copy the error, as pools of processes do: by its message, not by its constructor."""
+        state = super().__reduce__()[2:]
+        return restored, (type(self), self.args), *state
+
+
+def restored(kind: type[FreshqError], args: tuple[Any, ...]) -> FreshqError:
+    """Return an error without calling its constructor, which may take other arguments than the message."""
+    error = kind.__new__(kind, *args)
+    error.args = args  # of an OSError, only the constructor sets them
+    return error
 
 
 class RefusedError(FreshqError):

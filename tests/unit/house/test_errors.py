@@ -1,13 +1,30 @@
 """The names of errors and their contents; a missing package names the extra to install."""
 
+import copy
 import pickle
 import sys
 from typing import Any
 
 import pytest
 
+from freshq import Busy, Receipt, Reject, Retry, errors
 from freshq.cli.errors import exit_status
-from freshq.errors import FreshqError, IllegalTransition, LeaseLost, LostRace, MissingExtra, NotFound, needs
+from freshq.errors import (
+    DamagedTask,
+    FreshqError,
+    IllegalTransition,
+    LeaseLost,
+    LostRace,
+    MissingExtra,
+    NotFound,
+    Overloaded,
+    PutIncomplete,
+    RefusedError,
+    StoreError,
+    WaitTimeout,
+    needs,
+)
+from freshq.model.answers import PutOutcome
 
 
 @pytest.mark.parametrize("error_class", [NotFound, LeaseLost, IllegalTransition, LostRace])
@@ -26,6 +43,37 @@ def test_a_refusal_names_a_task_or_a_resource_and_never_one_as_the_other(
     assert str(error).startswith("resource 'a': ")
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - as a pool of processes does
     assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+RECEIPTS = [Receipt("a", PutOutcome.CREATED), StoreError("no answer")]
+ERRORS: list[Exception] = [
+    FreshqError("any"),
+    Overloaded("a", "admission", 1.5, least_value=4.0),
+    Overloaded.of_late_child("a", 0.5, 1.0),
+    WaitTimeout("a", "PENDING", 1.0, 3),
+    DamagedTask("a", KeyError("created")),
+    PutIncomplete(RECEIPTS, ["a", "b"]),
+    MissingExtra("sqlalchemy", "sql"),
+    Retry("busy", delay_seconds=3),
+    Reject("never"),
+    Busy("later"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_can_be_copied_and_sent_to_another_process(error: Exception) -> None:
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - as a pool does
+        assert type(again) is type(error)
+        assert (str(again), getattr(again, "name", None)) == (str(error), getattr(error, "name", None))
+        assert repr(vars(again)) == repr(vars(error))
+
+
+def test_every_error_is_among_those() -> None:
+    made = [type(error) for error in ERRORS] + [NotFound, LeaseLost, IllegalTransition, LostRace]
+    with_constructors = [
+        each for each in vars(errors).values() if "__init__" in getattr(each, "__dict__", ())
+    ]
+    assert {each for each in with_constructors if issubclass(each, FreshqError)} <= {*made, RefusedError}
 
 
 def test_a_lost_race_exits_as_it_always_did() -> None:
