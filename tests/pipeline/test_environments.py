@@ -211,7 +211,8 @@ def started(odd: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def is_folder_made(odd: Path) -> bool:
-    return bool(list((odd / "tmp").iterdir()))
+    # Not any file: Python tries whether it may write there, and would leave that file.
+    return bool(list((odd / "tmp").glob(f"{SCRATCH_PREFIX}*")))
 
 
 def is_java_started(odd: Path) -> bool:

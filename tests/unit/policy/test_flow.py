@@ -13,6 +13,7 @@ from freshq.policy.pressure import (
     flow_between,
     flow_window_seconds,
 )
+from freshq.policy.value import LARGEST_VALUE, SMALLEST_VALUE
 
 
 def test_the_window_is_the_deadline_or_a_minute() -> None:
@@ -130,3 +131,14 @@ def test_few_tasks_tell_no_price() -> None:
     for _ in range(200):
         nothing_served.valued(0.0, 1.0, PUT)
     assert nothing_served.flow(1.0).least_value == 0
+
+
+def test_the_names_of_counts_fit_every_store() -> None:
+    counter = FlowCounter(60.0)
+    for value in (SMALLEST_VALUE, 0.5, 1.0, LARGEST_VALUE):
+        counter.valued(0.0, value, PUT)
+        counter.valued(0.0, value, IN_TIME)
+    names = list(counter.counts(0))
+    assert len(names) == 8
+    assert all(name.isalnum() for name in names)  # DynamoDB refuses other characters in a placeholder
+    assert counter.flow(1.0).least_value == pytest.approx(SMALLEST_VALUE, rel=0.5)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.policy.fairness import LEAST_SECONDS, fair_share
 from freshq.policy.order import LIFO_ABOVE, Wait
-from freshq.policy.value import band_of, least_of
+from freshq.policy.value import BAND_OFFSET, band_of, least_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -459,7 +459,7 @@ def _least_value(names: Iterable[str], count: Callable[[str], float]) -> float:
         put += count(f"{PUT}{band}")
         in_time += count(f"{IN_TIME}{band}")
         if in_time > HARDLY_SERVED * put:
-            return least_of(band)
+            return least_of(band - BAND_OFFSET)
     return 0.0
 
 
@@ -540,7 +540,7 @@ class FlowCounter:
 
     def valued(self, now: float, value: float, what: str) -> None:
         """Count a task of a value as `PUT` or `IN_TIME`."""
-        self.counts(floor(now / self.window_seconds))[f"{what}{band_of(value)}"] += 1
+        self.counts(floor(now / self.window_seconds))[f"{what}{band_of(value) + BAND_OFFSET}"] += 1
 
     def ended(self, now: float, work_seconds: float, *, in_time: bool | None) -> None:
         """Count an attempt that ended, and its task if it was done.

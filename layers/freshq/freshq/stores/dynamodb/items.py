@@ -30,7 +30,6 @@ from freshq.stores.dynamodb.schema import (
     Item,
     plain_values,
 )
-from freshq.stores.lines import Line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.base import Guard
     from freshq.stores.dynamodb.schema import IndexEntry
+    from freshq.stores.lines import Line
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
 RECORD_PREFIX: Final = f"{RESERVED_ID_PREFIX}record#"
@@ -94,9 +94,9 @@ def has_record(line: Line) -> bool:
     return line.group is not None or bool(line.of_class)
 
 
-def level_name(line: Line) -> str:
-    """Return the name of the level of a line, and of its class if it has one."""
-    return f"{line.level}.{line.of_class}" if line.of_class else str(line.level)
+def level_name(level: int, of_class: str) -> str:
+    """Return the name of a level, and of a class of lines in it if there is one."""
+    return f"{level}.{of_class}" if of_class else str(level)
 
 
 @dataclass(slots=True)
@@ -118,8 +118,13 @@ class Keyspace:
 
     def pending(self, queue: str, line: Line, shard: int) -> str:
         """Return the partition of the claimable tasks of a line."""
-        partition = f"{queue}#{TaskStatus.PENDING}#{level_name(line)}#{shard}"
-        return partition if line.group is None else f"{partition}#{line.group}"
+        return self.partition(queue, line.level, line.group, line.of_class, shard)
+
+    @staticmethod
+    def partition(queue: str, level: int, group: str | None, of_class: str, shard: int) -> str:
+        """Return the partition of the claimable tasks of a level, a group and a class."""
+        partition = f"{queue}#{TaskStatus.PENDING}#{level_name(level, of_class)}#{shard}"
+        return partition if group is None else f"{partition}#{group}"
 
     def due(self, queue: str, shard: int) -> str:
         """Return a partition of the due index: delayed tasks and lease records."""
@@ -155,7 +160,8 @@ class Keyspace:
             keys["dueShard"] = {"S": self.due(task.queue, shard)}
             keys["dueAt"] = milliseconds(task.not_before)
         else:
-            keys["pendingShard"] = {"S": self.pending(task.queue, Line.of(task), shard)}
+            line = (task.priority, task.group, task.line_class or "")
+            keys["pendingShard"] = {"S": self.partition(task.queue, *line, shard)}
         return keys
 
 

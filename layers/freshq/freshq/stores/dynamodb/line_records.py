@@ -227,7 +227,7 @@ def line_of(item_id: str, queue: str) -> Line | None:
 
 
 def _name(line: Line) -> str:
-    return f"{level_name(line)}#{line.group or ''}"
+    return f"{level_name(line.level, line.of_class)}#{line.group or ''}"
 
 
 def _named(name: str) -> Line | None:
