@@ -2,6 +2,7 @@
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from freshq import Claim, Overloaded, Queue
 from freshq.policy import AdmissionLimit
 from freshq.policy.value import MIN_TIMES
+from freshq.queue.core import core_of
 from tests.conftest import DATABASES, StoreUnderTest
 from tests.support.best_value import MIXES, by_second, most_value, offered
+from tests.support.readings import known
 
 # The least share of the best value, by offered load.
 AIMS = {0.9: 0.99, 1.5: 0.95, 3.0: 0.93}
@@ -151,6 +154,16 @@ def test_what_waits_when_the_order_changes_is_still_served(store: StoreUnderTest
     again = store.queue(order="value", override=True, max_age_seconds=None)
     again.put("dear", value=3)
     assert [claim.task.payload for claim in again.claim(10)] == ["dear", "work"]
+
+
+def test_a_damaged_class_keeps_no_claim_from_other_lines(store: StoreUnderTest) -> None:
+    queue = store.queue(order="value", max_age_seconds=None)
+    queue.put_many([{"payload": value, "value": value, "group": group} for value in (1, 9) for group in "ab"])
+    damaged = replace(known(queue, queue.put("damaged", value=64).task_id), line_class="x", task_id="damaged")
+    core_of(queue).store.insert([damaged])
+    served = [claim.task.payload for _ in range(3) for claim in queue.claim(10)]
+    assert {1, 9, "damaged"} >= {*served} >= {1, 9}
+    assert [served.count(value) for value in (1, 9)] == [2, 2]
 
 
 def test_claimers_beside_each_other_take_each_task_once(store: StoreUnderTest) -> None:

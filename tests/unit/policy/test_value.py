@@ -73,6 +73,11 @@ def test_max_ages_are_alike_within_a_factor_of_two(max_age_seconds: float, digit
     assert ValueClass.of(1, max_age_seconds, Decay.STEP).age_digit == digit
 
 
+@pytest.mark.parametrize("code", ["x", "zz9s", "80zx", "80zs0", "80Zs", "80\ufffds"])
+def test_a_damaged_code_is_that_of_any_task(code: str) -> None:
+    assert ValueClass.of_code(code) == ANY_CLASS
+
+
 def test_a_task_without_a_value_counts_as_one_without_a_deadline() -> None:
     assert ValueClass.of_code("") == ANY_CLASS == ValueClass(0, 35, Decay.STEP)
     assert ANY_CLASS.value == 1

@@ -11,6 +11,7 @@ long. Without this margin a plan delivers less than levels by value if service t
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right, insort
 from collections import deque
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ BAND_OFFSET: Final = 128
 # Max ages from a millisecond to a year, in one digit of base 36, by powers of two.
 AGE_OFFSET: Final = 10
 AGE_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+# A band, a max age and a decay.
+CODE: Final = re.compile("[0-9a-f]{2}[0-9a-z][ls]")
 # Service times before they are used; a plan without them serves the dearest task.
 MIN_TIMES: Final = 5
 # The average follows about the last hundred services.
@@ -108,14 +111,14 @@ class ValueClass(NamedTuple):
 
     @classmethod
     def of_code(cls, code: str) -> ValueClass:
-        """Return the class with a code; for an empty one, of tasks that were put without a value."""
-        if not code:
+        """Return the class with a code; if it is empty or damaged, that of tasks that have no value.
+
+        A damaged code must not keep claims from the other lines.
+        """
+        if not CODE.fullmatch(code):
             return ANY_CLASS
-        return cls(
-            int(code[:2], 16) - BAND_OFFSET,
-            AGE_DIGITS.index(code[2]),
-            Decay.LINEAR if code[3] == "l" else Decay.STEP,
-        )
+        decay = Decay.LINEAR if code[3] == Decay.LINEAR[0] else Decay.STEP
+        return cls(int(code[:2], 16) - BAND_OFFSET, AGE_DIGITS.index(code[2]), decay)
 
     @property
     def code(self) -> str:

@@ -489,7 +489,7 @@ class Search:
         while self._missing and groups:
             asked = self._book.ask(level, groups, self._missing, every=rounds >= PARTIAL_ROUNDS)
             served = Counter([task.group for task in self._take(level, asked)])
-            groups = [group for group in groups if served[group] == asked.get(group, 0)]
+            groups = [group for group in groups if served[group] >= asked.get(group, 0)]
             rounds += 1
 
     def _take(self, level: Level, asked: Mapping[Group, int]) -> list[Task]:

@@ -26,7 +26,7 @@ from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import InvalidUpdate
 from freshq.stores.dynamodb.items import CONTROL_PREFIX, has_record, level_name, milliseconds
 from freshq.stores.dynamodb.queries import earliest_due, may_have_live, newest_due
-from freshq.stores.lines import Found, Line, LineReader
+from freshq.stores.lines import CLASS_CHARS, Found, Line, LineReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -233,7 +233,7 @@ def _name(line: Line) -> str:
 def _named(name: str) -> Line | None:
     level, _, group = name.partition("#")
     digits, _, of_class = level.partition(".")
-    if not digits.isdecimal() or not (group or of_class):
+    if not digits.isdecimal() or not (group or of_class) or len(of_class) not in (0, CLASS_CHARS):
         logger.warning("left out: %r names no line", name)
         return None
     return Line(int(digits), group or None, of_class)
