@@ -20,8 +20,8 @@ PAGES: Final = {
     memory: ("CHUNK_TASKS", "COMING_PAGE", "DEAD_PAGE", "LOOKED_TASKS"),
     tasks: ("BATCH_ROWS", "DEAD_ROWS", "SCAN_ROWS"),
     counts: ("FEW_LINES",),
-    lines: ("PAGE_LINES", "WINDOW_LINES"),
-    reading: ("MAX_LINES",),
+    lines: ("WINDOW_LINES",),
+    reading: ("MAX_LINES", "PAGE_LINES"),
 }
 on_tables = pytest.mark.parametrize("store", DATABASES, indirect=True)
 on_each_store = pytest.mark.parametrize("store", ["memory", *DATABASES], indirect=True)

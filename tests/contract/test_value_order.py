@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from freshq import Claim, Overloaded, Queue
-from freshq.policy import AdmissionLimit
+from freshq.policy import AdmissionLimit, BacklogLimit, WhenFull
 from freshq.policy.value import MIN_TIMES
 from freshq.queue.core import core_of
 from tests.conftest import DATABASES, StoreUnderTest
@@ -250,6 +250,18 @@ def test_an_overloaded_queue_has_a_price_and_admits_nothing_cheaper(store: Store
     assert refusals[10.0] == []
     assert {refusal.reason for refused in refusals.values() for refusal in refused} == {"admission"}
     assert all(value < refusal.least_value for value, refused in refusals.items() for refusal in refused)
+
+
+def test_the_least_value_is_evicted_among_many_lines(store: StoreUnderTest) -> None:
+    backlog = BacklogLimit(150, WhenFull.DROP_OLDEST, group_share=0.5)
+    queue = store.queue(order="value", backlog=backlog)
+    tasks = [{"payload": None, "value": value, "group": f"g{value % 30}"} for value in range(1, 151)]
+    queue.put_many(tasks[::-1])
+    queue.put_many([{"payload": None, "value": 1000.0 * number, "group": "flood"} for number in range(1, 11)])
+    waiting = [each.task for each in queue.peek(1000)]
+    assert len(waiting) == 150
+    assert min(task.value or 0 for task in waiting) > 5
+    assert sum(task.group == "flood" for task in waiting) == 10
 
 
 def test_a_queue_by_time_has_no_price(store: StoreUnderTest) -> None:

@@ -19,6 +19,7 @@ from typing_extensions import override
 from freshq.model.forks import new_lock
 from freshq.policy.groups import GroupRoom, StartLog
 from freshq.policy.value import HEADS, ClassLine, ValueClass
+from freshq.queue.reading import every_line
 from freshq.stores.lines import END, NEXT, parse_line
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ PLANNED_LINES: Final = 1_000
 MIN_ASKED: Final = 4
 # How long a process uses its list of the lines of groups with room, if there are too many for a window.
 OPEN_SECONDS: Final = 1.0
-# Lines of such a list that one call finds: MariaDB ends a recursion after a thousand steps.
-PAGE_LINES: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,10 +337,7 @@ class OpenLines:
                 limit = claim.request.limit
                 self._open = (until, rules, keys[limit:] + keys[:limit])
                 return sorted(keys, key=itemgetter(0), reverse=True), False
-        found: list[str] = []
-        while len(page := claim.reader.lines(found[-1] if found else "", END, PAGE_LINES)) == PAGE_LINES:
-            found += page
-        found += page
+        found = every_line(claim.reader)
         if len(found) <= WINDOW_LINES:
             self._book.is_whole()
         room = claim.counted()

@@ -28,8 +28,18 @@ if TYPE_CHECKING:
 LEVELS: Final = range(10)
 # With more lines, a store with an order by deadlines reads all of them at once instead of one by one.
 MAX_LINES: Final = 64
+# Lines that one call finds, if all are read: MariaDB ends a recursion after a thousand steps.
+PAGE_LINES: Final = 500
 # Ids that are kept beyond the requested ones, before they are sorted.
 SLACK_IDS: Final = 1_000
+
+
+def every_line(reader: WaitingReader) -> list[str]:
+    """Return the keys of all lines that may have tasks, by several calls if they are many."""
+    found: list[str] = []
+    while len(page := reader.lines(found[-1] if found else "", END, PAGE_LINES)) == PAGE_LINES:
+        found += page
+    return found + page
 
 
 def keys_of(reader: WaitingReader) -> list[str]:
@@ -100,18 +110,22 @@ def oldest_tasks(
     count: int,
     groups: Collection[str | None] | None = None,
     level: int | None = None,
+    *,
+    has_classes: bool = False,
 ) -> list[Task]:
-    """Return the `count` oldest live tasks, those of the lowest priority level and the least value first.
+    """Return the `count` oldest live tasks of the lowest priority level, and there of the least value.
 
-    They are of some groups, if these are named, and then of one priority level, if it is named.
+    They are of some groups, if these are named, and then of one priority level, if it is named. Only if the
+    queue has classes of values, all lines are read however many they are: a group has any number of them.
     """
+    levels = LEVELS if level is None else (level,)
 
     def asked(reader: WaitingReader) -> list[str]:
+        read = every_line if has_classes else keys_of
         if groups is None:
-            return keys_of(reader)
-        levels = LEVELS if level is None else (level,)
+            return read(reader)
         named = [line_key(each, group) for each in levels for group in groups]
-        keys = keys_of(reader) if level is None else named
+        keys = named if level is not None else read(reader)
         return named if ALL_LINES in keys else [key for key in keys if parse_line(key).group in groups]
 
     def oldest(reader: WaitingReader) -> list[Task]:

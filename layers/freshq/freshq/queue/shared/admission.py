@@ -222,7 +222,10 @@ class BacklogBound:
                 continue
             groups = [eviction.group] if eviction.victim is Victim.OLDEST_OF_GROUP else None
             created_after = now - self._deadline_seconds
-            oldest = oldest_tasks(self._store, self._queue, now, created_after, count, groups)
+            plans = self._lifecycle.config.order.plans
+            oldest = oldest_tasks(
+                self._store, self._queue, now, created_after, count, groups, has_classes=plans
+            )
             waiting = [task for task in oldest if task.status_at(now) is TaskStatus.PENDING]
             changes = [
                 (self._lifecycle.shed(task, now, eviction.reason), Guard.unchanged(task)) for task in waiting
