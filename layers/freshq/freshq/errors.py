@@ -286,7 +286,7 @@ class Overloaded(RefusedError):
         task_id: The rejected task.
         reason: The `ShedReason` that it is counted under.
         retry_after_seconds: When to try again, jittered for `admission`; infinite for `deadline`.
-        least_value: The least value that an overloaded queue by value admits; 0 in other queues.
+        least_value: The price of an overloaded queue by value, as in `Pressure`; 0 in other queues.
 
     Examples:
         >>> from freshq.policy import BacklogLimit, WhenFull
@@ -307,7 +307,7 @@ class Overloaded(RefusedError):
         least_value: float = 0.0,
     ) -> None:
         """Name the task, the rule that rejected it, and when to try again; or give the whole message."""
-        serves = f", and serves values from {least_value:.3g} on" if least_value else ""
+        serves = f", and serves what is worth {least_value:.3g} or more per second" if least_value else ""
         super().__init__(
             message
             or f"task {task_id!r}: rejected ({reason}), the queue is overloaded{serves}; "

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from freshq.policy.pressure import (
     HARDLY_SERVED,
-    IN_TIME,
-    PUT,
+    IN_TIME_OF_BAND,
+    PUT_OF_BAND,
     Flow,
     FlowCounter,
     flow_between,
@@ -111,33 +111,33 @@ def test_the_price_is_the_least_value_that_is_still_served() -> None:
     assert counter.flow(0.0).least_value == 0
     for number in range(100):
         for value in (1.0, 4.0, 16.0):
-            counter.valued(float(number % 50), value, PUT)
-        counter.valued(float(number % 50), 16.0, IN_TIME)
+            counter.valued(float(number % 50), value, PUT_OF_BAND)
+        counter.valued(float(number % 50), 16.0, IN_TIME_OF_BAND)
     assert counter.flow(50.0).least_value == 16
     for second in range(4):
-        counter.valued(float(second), 4.0, IN_TIME)
+        counter.valued(float(second), 4.0, IN_TIME_OF_BAND)
     assert counter.flow(50.0).least_value == 4
 
 
 def test_few_tasks_tell_no_price() -> None:
     counter = FlowCounter(60.0)
     for _ in range(round(1 / HARDLY_SERVED)):
-        counter.valued(0.0, 1.0, PUT)
+        counter.valued(0.0, 1.0, PUT_OF_BAND)
     assert counter.flow(1.0).least_value == 0
-    counter.valued(0.0, 8.0, PUT)
-    counter.valued(0.0, 8.0, IN_TIME)
+    counter.valued(0.0, 8.0, PUT_OF_BAND)
+    counter.valued(0.0, 8.0, IN_TIME_OF_BAND)
     assert counter.flow(1.0).least_value == 8
     nothing_served = FlowCounter(60.0)
     for _ in range(200):
-        nothing_served.valued(0.0, 1.0, PUT)
+        nothing_served.valued(0.0, 1.0, PUT_OF_BAND)
     assert nothing_served.flow(1.0).least_value == 0
 
 
 def test_the_names_of_counts_fit_every_store() -> None:
     counter = FlowCounter(60.0)
     for value in (SMALLEST_VALUE, 0.5, 1.0, LARGEST_VALUE):
-        counter.valued(0.0, value, PUT)
-        counter.valued(0.0, value, IN_TIME)
+        counter.valued(0.0, value, PUT_OF_BAND)
+        counter.valued(0.0, value, IN_TIME_OF_BAND)
     names = list(counter.counts(0))
     assert len(names) == 8
     assert all(name.isalnum() for name in names)  # DynamoDB refuses other characters in a placeholder

@@ -147,6 +147,8 @@ class Lifecycle:
     def _worth_of(self, new: NewTask, since: float, deadline: float | None) -> dict[str, Any]:
         """Return the value, the decay and the class of a new task whose age counts from a time in seconds."""
         decay, order = new.decay or Decay.STEP, self.config.order
+        if new.value is None and decay is Decay.STEP and not order.plans:
+            return {}
         worth: dict[str, Any] = {"value": new.value}
         if decay is not Decay.STEP:
             worth["decay"] = decay.value

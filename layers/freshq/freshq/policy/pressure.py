@@ -126,7 +126,7 @@ def assess(
         flow.wanted_servers(life_seconds),
         own_ratio=flow.own_ratio,
         own_max_age_seconds=flow.own_seconds,
-        least_value=flow.least_value / (flow.service_seconds or 1.0) if overloaded else 0.0,
+        least_value=flow.price if overloaded else 0.0,
     )
 
 
@@ -214,7 +214,6 @@ class AdmissionPolicy:
         "_check_interval_seconds",
         "_deadline_seconds",
         "_flow",
-        "_least_value",
         "_limit",
         "_oldest_age_seconds",
         "_share_per_second",
@@ -235,7 +234,6 @@ class AdmissionPolicy:
         )
         self._share_per_second = math.inf
         self._flow: Flow | None = None
-        self._least_value = 0.0
         self._oldest_age_seconds = -math.inf
         self.check_at = -math.inf
 
@@ -250,14 +248,13 @@ class AdmissionPolicy:
         # In this order: another thread that sees the share also sees the flow and the age.
         self._oldest_age_seconds = -math.inf if oldest_age_seconds is None else oldest_age_seconds
         self._flow = flow
-        self._least_value = flow.least_value
         self._share_per_second = _overloaded_share(self._limit, flow)
         self.check_at = now + self._check_interval_seconds
 
     @property
-    def least_value(self) -> float:
-        """The least value that a queue by value admits while it is overloaded."""
-        return self._least_value
+    def price(self) -> float:
+        """The price at the last look; see `Pressure.least_value`."""
+        return 0.0 if self._flow is None else self._flow.price
 
     def rejects(
         self,
@@ -280,7 +277,7 @@ class AdmissionPolicy:
             return None
         offered = flow.offered_by(group)
         if value is not None:
-            if value >= self._least_value:
+            if value >= flow.least_value:
                 return None
         elif offered <= share or uniform() >= 1.0 - share / offered:
             return None
@@ -300,8 +297,8 @@ def group_counts(group: str | None) -> tuple[str, str]:
 
 
 # Prefixes of the counts of tasks by the band of their value: tasks put, and tasks done in time.
-PUT: Final = "b"
-IN_TIME: Final = "i"
+PUT_OF_BAND: Final = "b"
+IN_TIME_OF_BAND: Final = "i"
 # The share of the tasks below the price that may still be served.
 HARDLY_SERVED: Final = 0.02
 # Prefixes of two more counts of a group: tasks served, and the microseconds that they took.
@@ -344,6 +341,11 @@ class Flow:
     def service_seconds(self) -> float | None:
         """Time that workers held tasks per task done; None if none was done."""
         return self.work / self.served if self.served > 0 else None
+
+    @property
+    def price(self) -> float:
+        """The least value that is still served, per second of service."""
+        return self.least_value / (self.service_seconds or 1.0)
 
     def wanted_servers(self, life_seconds: float) -> int | None:
         """Return the slots that suffice for the offered work; None if the time of a task is not known.
@@ -455,9 +457,9 @@ def flow_between(
 def _least_value(names: Iterable[str], count: Callable[[str], float]) -> float:
     """Return the least value that is still served, from the counts by band."""
     put, in_time = 0.0, 1.0  # as if one more had been served: few tasks prove nothing
-    for band in sorted(int(name[1:]) for name in names if name[0] == PUT):
-        put += count(f"{PUT}{band}")
-        in_time += count(f"{IN_TIME}{band}")
+    for band in sorted(int(name[1:]) for name in names if name[0] == PUT_OF_BAND):
+        put += count(f"{PUT_OF_BAND}{band}")
+        in_time += count(f"{IN_TIME_OF_BAND}{band}")
         if in_time > HARDLY_SERVED * put:
             return least_of(band - BAND_OFFSET)
     return 0.0
@@ -539,7 +541,7 @@ class FlowCounter:
         counts[TOOK + name] += round(1e6 * max(LEAST_SECONDS, took_seconds))
 
     def valued(self, now: float, value: float, what: str) -> None:
-        """Count a task of a value as `PUT` or `IN_TIME`."""
+        """Count a task of a value as `PUT_OF_BAND` or `IN_TIME_OF_BAND`."""
         self.counts(floor(now / self.window_seconds))[f"{what}{band_of(value) + BAND_OFFSET}"] += 1
 
     def ended(self, now: float, work_seconds: float, *, in_time: bool | None) -> None:

@@ -33,6 +33,13 @@ OUTCOMES: Final[Mapping[bool | PutOutcome, PutOutcome]] = {
 }
 
 
+# The arguments of a put that may be left out, in the order in which `put` lists them.
+OPTIONAL: Final = (
+    *("task_id", "at", "max_age_seconds", "group", "kind"),
+    *("value", "decay", "trace_context", "parent"),
+)
+
+
 class Putting(Verbs):
     """Adds tasks to a queue."""
 
@@ -72,9 +79,9 @@ class Putting(Verbs):
             on_conflict: What to do with a live task of this id: "ignore" or "update", as in `NewTask`.
             connection: Put in the transaction of this connection of SQLAlchemy, Django or a driver.
         """
-        arguments = {"payload": payload, "task_id": task_id, "priority": priority, "group": group, "at": at}
-        arguments |= {"delay_seconds": delay_seconds, "max_age_seconds": max_age_seconds, "kind": kind}
-        arguments |= {"value": value, "decay": decay, "trace_context": trace_context, "parent": parent}
+        given = (task_id, at, max_age_seconds, group, kind, value, decay, trace_context, parent)
+        arguments = {name: each for name, each in zip(OPTIONAL, given, strict=True) if each is not None}
+        arguments |= {"payload": payload, "priority": priority, "delay_seconds": delay_seconds}
         return self._put([("", arguments)], on_conflict, connection)[0]
 
     def put_many(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
 from freshq.policy.order import Order
-from freshq.policy.pressure import IN_TIME, PUT, AdmissionPolicy, FlowCounter
+from freshq.policy.pressure import IN_TIME_OF_BAND, PUT_OF_BAND, AdmissionPolicy, FlowCounter
 from freshq.policy.reserve import LearnedReserve, ReserveSpans, SkippedTasks
 from freshq.policy.rules import ReserveRule
 from freshq.policy.shedding import MAX_TAKES, ShedReason
@@ -71,7 +71,7 @@ class Admission:
         self._flow.offered(now)
         self._flow.offered_by(group, now)
         if self._by_value:
-            self._flow.valued(now, self._value(task), PUT)
+            self._flow.valued(now, self._value(task), PUT_OF_BAND)
 
     def _rejects(self, policy: AdmissionPolicy, group: str | None, now: float, task: int) -> bool:
         if now >= policy.check_at:
@@ -122,7 +122,7 @@ class Admission:
         in_time = self._fates.codes[task] == self._fates.IN_TIME
         self._flow.ended(now, took_seconds, in_time=in_time)
         if in_time and self._by_value:
-            self._flow.valued(now, self._value(task), IN_TIME)
+            self._flow.valued(now, self._value(task), IN_TIME_OF_BAND)
         self._flow.served_by(self._backlog.group_of(task), now, took_seconds)
 
 

@@ -54,7 +54,6 @@ class AdmissionControl:
         """
         self._meter = meter
         self._policy = AdmissionPolicy(limit, deadline_seconds)
-        self._by_value = meter.counts_values
         self._uniform = uniform
         self._checking = new_lock()
 
@@ -77,12 +76,12 @@ class AdmissionControl:
             finally:
                 self._checking.release()
         life_seconds = task.stale_at - task.created
-        value = worth_of(task) if self._by_value else None
+        value = worth_of(task) if self._meter.counts_values else None
         retry_after_seconds = policy.rejects(task.group, self._uniform, life_seconds, value)
         if retry_after_seconds is None:
             return None
-        least_value = policy.least_value if self._by_value else 0.0
-        return Overloaded(task.task_id, ShedReason.ADMISSION, retry_after_seconds, least_value=least_value)
+        price = 0.0 if value is None else policy.price
+        return Overloaded(task.task_id, ShedReason.ADMISSION, retry_after_seconds, least_value=price)
 
 
 class BacklogBound:

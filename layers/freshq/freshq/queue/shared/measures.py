@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from freshq.errors import StoreError
 from freshq.model.forks import forget_in_child, new_lock
 from freshq.policy.order import Order, latest_wait
-from freshq.policy.pressure import IN_TIME, PUT, FlowCounter, assess
+from freshq.policy.pressure import IN_TIME_OF_BAND, PUT_OF_BAND, FlowCounter, assess
 from freshq.policy.reserve import (
     MOST_KEPT,
     KindTimes,
@@ -155,7 +155,7 @@ class FlowMeter:
             self._counter.offered_for(now, [task.stale_at - task.created for task in tasks])
             if self.counts_values:
                 for task in tasks:
-                    self._counter.valued(now, worth_of(task), PUT)
+                    self._counter.valued(now, worth_of(task), PUT_OF_BAND)
             if self._counts_groups:
                 for task in tasks:
                     self._counter.offered_by(task.group, now)
@@ -176,7 +176,7 @@ class FlowMeter:
             if in_time is not None and self._counts_groups:
                 self._counter.served_by(task.group, now, work_seconds)
             if in_time and self.counts_values:
-                self._counter.valued(now, worth_of(task), IN_TIME)
+                self._counter.valued(now, worth_of(task), IN_TIME_OF_BAND)
         # An attempt that will be repeated is written with the next count, since it is not worth its own
         # write.
         if in_time is not None and now >= self._flush_at:
