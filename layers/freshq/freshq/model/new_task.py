@@ -100,9 +100,9 @@ class NewTask(BaseModel):
             None for the queue's max age.
         group: Tenant or key.
         kind: The type of the message; a worker may choose its handler by it.
-        value: What it is worth if it is done in time, compared with the other tasks of its queue: above 0;
-            None counts as 1. The order "value" serves by it.
-        decay: How that falls until its deadline: "step", not at all, or "linear", steadily to nothing.
+        value: Its value if it is done in time, relative to the other tasks of the queue; greater than 0. None
+            counts as 1. The order "value" serves by it.
+        decay: How the value falls until the deadline: "step", not at all, or "linear", steadily to 0.
         at: When the task enters its line and can be claimed, in seconds since the epoch; may be given as a
             datetime with a time zone. In the past, it still decides the place and the age of the task.
         trace_context: The trace that the task belongs to: a W3C traceparent, and after a space the

@@ -332,8 +332,8 @@ class Task(_Beside, Generic[PayloadT]):
         trace_context: The trace of its put: a W3C traceparent, and after a space the tracestate, if any.
         parent_id: The task whose run put it; None if no run did.
         root_id: The first task of its chain of parents; None if it has no parent.
-        value: What it is worth if it is done in time, compared with the other tasks of its queue.
-        decay: How that falls until its deadline: "linear"; None: not at all.
+        value: Its value if it is done in time, relative to the other tasks of the queue.
+        decay: "linear" if the value falls steadily to 0 at the deadline; None if it does not fall.
         line_class: The code of its `ValueClass` in a queue that serves by value; otherwise None.
         attempt_record: Its last failed attempts as text; `attempt_log` has them.
 

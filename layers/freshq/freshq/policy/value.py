@@ -46,15 +46,15 @@ MIN_TIMES: Final = 5
 NEW_SHARE: Final = 0.02
 # The margin of a plan in standard deviations: nine in ten exponential service times are shorter.
 SAFE_DEVIATIONS: Final = 1.3
-# The least margin of several slots: although services take the same time, the others become free at any time.
+# The minimum margin with several slots: they become free at any time, even if services are equally long.
 SAFE_FACTOR: Final = 1.3
 # Deadlines that are missed by less than this share of the time left count as met: times are rounded.
 TOLERANCE: Final = 1e-3
 # The number of slots in use is the largest of this many last claims.
 SLOT_CLAIMS: Final = 50
-# The tasks of a class that a plan considers: more would hardly change what it serves first.
+# Tasks of a class that a plan reads. More tasks would hardly change which one is first.
 HEADS: Final = 64
-# Tasks that one plan considers; a longer one would not change what is served first.
+# Tasks in one plan. More tasks would not change which one is first.
 MAX_PLANNED: Final = 64
 
 
@@ -148,7 +148,7 @@ class Head(Protocol):
 
     @property
     def deadline(self) -> float | None:
-        """Its deadline in seconds; None if it has none."""
+        """Its deadline in seconds; None if it is never stale."""
 
 
 HeadT = TypeVar("HeadT", bound=Head)
@@ -182,8 +182,8 @@ class _Schedule:
     def add(self, left_seconds: float) -> bool:
         """Add a task, if it and all others are done in time then; return whether they are.
 
-        The k-th task ends after `k / slots + 1` services, k from 0: one slot is free now, and the others
-        become free evenly.
+        Counted from 0, task k ends after `k / slots + 1` services: one slot is free now, and the others
+        become free one after the other within one service.
         """
         place = bisect_right(self._left, left_seconds)
         if not self._is_in_time([left_seconds, *self._left[place:]], place):
@@ -210,7 +210,7 @@ class Ranked(Generic[HeadT]):
 
     Attributes:
         head: The task.
-        worth: What it adds now: the value of its class, less what has decayed.
+        worth: The value of its class that is left now.
         left_seconds: Time until its deadline.
         decays: Whether its value falls while it waits, so that it cannot wait at no loss.
     """
@@ -264,7 +264,8 @@ def plan(ranked: Iterable[Ranked[HeadT]], service: Service) -> list[HeadT]:
 def _possible(ranked: Iterable[Ranked[HeadT]], service: Service) -> Iterator[Ranked[HeadT]]:
     """Yield the tasks that may be done in time beside those before them.
 
-    A task that is nearly late may still be, if services vary; one that others crowd out will not.
+    A task whose own deadline is near stays, because its service may be short. A task that dearer tasks leave
+    too little time is passed over.
     """
     possible = _Schedule(service.mean_seconds, service.slots)
     least_seconds = service.least_seconds / (1 + TOLERANCE)

@@ -85,8 +85,8 @@ def gaps(level: int, keys: Sequence[str]) -> tuple[Range, ...]:
 def by_group(keys: Iterable[str]) -> dict[Group, list[str]]:
     """Return the keys of lines of one level by their groups, in the order of the groups' first keys.
 
-    Keys with a class sort by it first; then the order is that of the groups, as if there were no classes:
-    groups whose turns start at the same time are served in it.
+    Keys with a class sort by class first. Then the groups are sorted by name, as they are without classes,
+    because groups whose turns start at the same time are served in this order.
     """
     found: dict[Group, list[str]] = {}
     has_classes = False
@@ -279,7 +279,7 @@ def planned(
         ClassLine(ValueClass.of_code(parse_line(key).of_class), partial(read, key)) for key in keys
     ]
     for heads in new_plan.kind(lines, new_plan.service, moment.now).turns():
-        for start in range(0, len(heads), limit):  # a claim may lock what it finds
+        for start in range(0, len(heads), limit):  # because `found` may lock the tasks
             yield from reader.found(heads[start : start + limit])
 
 

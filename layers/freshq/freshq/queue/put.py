@@ -72,8 +72,8 @@ class Putting(Verbs):
             max_age_seconds: Seconds from then until the task is stale; at most the queue's max age.
             group: Tenant or key.
             kind: The type of the message; a worker may choose its handler by it.
-            value: What it is worth if it is done in time, as in `NewTask`; the order "value" serves by it.
-            decay: How that falls until its deadline, "step" or "linear".
+            value: Its value if it is done in time, as in `NewTask`; the order "value" serves by it.
+            decay: How the value falls until the deadline: "step" or "linear".
             trace_context: The trace that it belongs to, as in `NewTask`; None for the telemetry's.
             parent: The task whose run puts this one, or its `as_parent`; see `NewTask`.
             on_conflict: What to do with a live task of this id: "ignore" or "update", as in `NewTask`.

@@ -95,7 +95,7 @@ def oldest_created(store: Lines, queue: str, now: float, created_after: float) -
 def first_to_expire(store: Lines, queue: str, now: float, created_after: float) -> list[tuple[float, float]]:
     """Return when some live tasks were created, and their deadlines: the nearest, if the store knows them.
 
-    They show whether a task is late by its own deadline, which may be nearer than that of the oldest one.
+    A task with a max age of its own may be late although an older task is not.
     """
     return store.read_waiting(
         queue, now, lambda reader: reader.first_to_expire(ALL_LINES, now, created_after)

@@ -437,7 +437,7 @@ def sentence_of(result: Result) -> str:
 
 
 def measure_of(cell: Cell) -> float:
-    """Return how much is done in time of what is possible: of the value, if tasks have values."""
+    """Return the share of the possible work, or value if tasks have values, that is done in time."""
     return cell.result.goodput_ratio if cell.result.value is None else cell.result.value.of_possible_ratio
 
 

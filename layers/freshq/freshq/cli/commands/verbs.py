@@ -65,7 +65,7 @@ AsTasks = Annotated[
 ]
 Value = Annotated[
     float | None,
-    typer.Option(help="What it is worth if it is done in time, 1 by default; see the order value."),
+    typer.Option(help="The value of the task if it is done in time, 1 by default; order=value serves by it."),
 ]
 DecayOption = Annotated[
     Decay | None,

@@ -113,7 +113,7 @@ class Project:
         return [*dict.fromkeys([self.name, *named] if own else named)]
 
     def options_of(self, name: str) -> dict[str, Any]:
-        """Return the options of a queue: those of `FRESHQ`, and over them those of its backend in `TASKS`.
+        """Return the options of a queue: those of its backend in `TASKS`, and the others from `FRESHQ`.
 
         Raises:
             ImproperlyConfigured: If two backends give it different options.

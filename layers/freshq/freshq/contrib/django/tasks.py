@@ -56,7 +56,7 @@ PRIORITIES_BELOW: Final = 25
 # The options of an entry of TASKS, and the parts of the payload of a Django task.
 ENTRY: Final = frozenset({"BACKEND", "QUEUES", "OPTIONS"})
 PARTS: Final = frozenset({"args", "kwargs", "enqueued_at", "using"})
-# The options that travel with a task; its code says the others.
+# Options that are stored with a task. The others come from its definition in the code.
 USING: Final = ("priority", "backend", "run_after", "max_attempts", "max_age_seconds", "group")
 STATUSES: Final = {
     TaskStatus.PENDING: TaskResultStatus.READY,
@@ -191,7 +191,7 @@ class FreshqBackend(BaseTaskBackend):
 
     @override
     def check(self, **_: Any) -> Iterator[Any]:
-        """Yield what is wrong in the settings."""
+        """Yield an error or a warning for each wrong setting."""
         if not registry.is_installed("freshq.contrib.django"):
             text = f"TASKS[{self.alias!r}] needs freshq's tables"
             advice = "Add 'freshq.contrib.django' to INSTALLED_APPS, and run `manage.py migrate`."
@@ -213,7 +213,7 @@ class FreshqBackend(BaseTaskBackend):
         if "name" in self.options:
             raise ValueError("OPTIONS: name: the names of the queues stand in QUEUES")
         project = Project.of_settings()
-        known = {*QueueConfig.model_fields, *self.options}  # the others are for `Queue.sql`
+        known = {*QueueConfig.model_fields, *self.options}  # `Queue.sql` takes the other options
         for name in names or [DEFAULT_TASK_QUEUE_NAME]:
             options = project.options_of(name)
             parse_options(cast("Any", {key: value for key, value in options.items() if key in known}))
@@ -248,7 +248,7 @@ def _task_at(path: str) -> Any:
     """
     task = import_string(path)
     if not isinstance(task, Task):
-        msg = f"{quoted(path)} is no task; use @task there, and enqueue what it returns"
+        msg = f"{quoted(path)} is not a task; decorate the function with @task, and enqueue the result"
         raise InvalidTask(msg)
     return task
 
