@@ -27,6 +27,7 @@ from freshq.policy.value import (
     ValueClass,
     ValuePlan,
     plan,
+    value_at,
 )
 
 
@@ -269,3 +270,22 @@ class TestServiceTimes:
         for number in range(SLOT_CLAIMS - 1):
             times.claimed([], number)
         assert times.service(1).slots == 2
+
+
+@pytest.mark.parametrize(
+    ("moment", "decays", "deadline", "worth"),
+    [
+        (0.0, False, 10.0, 4.0),
+        (10.0, False, 10.0, 4.0),
+        (10.1, False, 10.0, 0.0),
+        (0.0, True, 10.0, 4.0),
+        (7.5, True, 10.0, 1.0),
+        (10.0, True, 10.0, 0.0),
+        (-1.0, True, 10.0, 4.0),  # a clock that is behind the producer's
+        (1e9, True, math.inf, 4.0),
+    ],
+)
+def test_the_value_of_a_task_falls_by_its_decay(
+    moment: float, decays: bool, deadline: float, worth: float
+) -> None:
+    assert value_at(moment, 4.0, 0.0, deadline, decays=decays) == worth

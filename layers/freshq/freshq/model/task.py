@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from enum import StrEnum
+from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec
 
@@ -15,6 +16,7 @@ from freshq.errors import IllegalTransition, RefusedError, quoted
 from freshq.model.fields import NEVER
 from freshq.model.validation import json_text
 from freshq.policy.retry import QUEUES
+from freshq.policy.value import DEFAULT_VALUE, Decay, value_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -393,6 +395,16 @@ class Task(_Beside, Generic[PayloadT]):
             status is TaskStatus.SHED and self.shed_reason is None
         )  # no rule shed it, so nothing is stored
         return self.stale_at if went_stale else self.updated
+
+    @property
+    def worth(self) -> float:
+        """Its value, or that of a task that was put without one."""
+        return DEFAULT_VALUE if self.value is None else self.value
+
+    def value_at(self, moment: float) -> float:
+        """Return what it is worth if it is done at a moment in seconds; 0 after its deadline."""
+        deadline = inf if self.deadline is None else self.deadline
+        return value_at(moment, self.worth, self.created, deadline, decays=self.decay == Decay.LINEAR)
 
     @property
     def stale_at(self) -> float:

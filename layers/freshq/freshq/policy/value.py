@@ -80,6 +80,23 @@ def least_of(band: int) -> float:
     return float(2.0 ** (band / BANDS_PER_DOUBLING))
 
 
+def value_at(moment: float, value: float, created: float, deadline: float, *, decays: bool) -> float:
+    """Return what a task is worth if it is done at a moment; 0 after its deadline.
+
+    Args:
+        moment: When it is done, in seconds.
+        value: Its value.
+        created: When it was created, in seconds.
+        deadline: Its deadline in seconds; infinite if it is never stale.
+        decays: Whether its value falls steadily to 0 at its deadline.
+    """
+    if moment > deadline:
+        return 0.0
+    if not decays or deadline == math.inf:
+        return value
+    return value * min(1.0, (deadline - moment) / max(1e-6, deadline - created))
+
+
 class ValueClass(NamedTuple):
     """Tasks of like value, like max age and the same decay.
 
@@ -223,12 +240,12 @@ class Ranked(Generic[HeadT]):
     @classmethod
     def of(cls, head: HeadT, of_class: ValueClass, now: float) -> Self:
         """Return a task of a class at a time in seconds."""
-        left_seconds = math.inf if head.deadline is None else head.deadline - now
+        deadline = math.inf if head.deadline is None else head.deadline
         decays = of_class.decay is Decay.LINEAR and head.deadline is not None
         worth = of_class.value
-        if decays and head.deadline is not None:
-            worth *= max(0.0, left_seconds) / max(1e-6, head.deadline - head.created)
-        return cls(head, worth, left_seconds, decays)
+        if decays:
+            worth = value_at(now, worth, head.created, deadline, decays=True)
+        return cls(head, worth, deadline - now, decays)
 
     @property
     def rank(self) -> tuple[float, float]:

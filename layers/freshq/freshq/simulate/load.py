@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from freshq.errors import needs, quoted
 from freshq.model.task import MAX_PRIORITY, TaskStatus
 from freshq.model.validation import problem_of
+from freshq.policy.value import DEFAULT_VALUE, value_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -130,11 +131,9 @@ class Load:
 
     def worth(self, task: int, done: float) -> float:
         """Return what a task is worth if it is done at a time in seconds."""
-        created, deadline = self.created[task], self.deadline[task]
-        if done > deadline:
-            return 0.0
-        left = (deadline - done) / (deadline - created) if self.decays and self.decays[task] else 1.0
-        return left * (self.values[task] if self.values else 1.0)
+        value = self.values[task] if self.values else DEFAULT_VALUE
+        decays = bool(self.decays and self.decays[task])
+        return value_at(done, value, self.created[task], self.deadline[task], decays=decays)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
 from freshq.policy.pressure import LONGEST_SPREAD_SECONDS, AdmissionPolicy
 from freshq.policy.shedding import ShedReason
 from freshq.queue.reading import count_waiting, oldest_tasks
-from freshq.queue.shared.measures import worth_of
 from freshq.stores.base import Guard
 from freshq.stores.lines import Line
 
@@ -76,7 +75,7 @@ class AdmissionControl:
             finally:
                 self._checking.release()
         life_seconds = task.stale_at - task.created
-        value = worth_of(task) if self._meter.counts_values else None
+        value = task.worth if self._meter.counts_values else None
         retry_after_seconds = policy.rejects(task.group, self._uniform, life_seconds, value)
         if retry_after_seconds is None:
             return None

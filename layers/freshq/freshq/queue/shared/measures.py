@@ -22,7 +22,6 @@ from freshq.policy.reserve import (
 )
 from freshq.policy.retry import until_committed
 from freshq.policy.rules import DEFAULT_QUANTILE
-from freshq.policy.value import DEFAULT_VALUE
 from freshq.queue.reading import first_to_expire, oldest_created
 from freshq.stores.held import is_inside
 
@@ -99,11 +98,6 @@ def _changed(
         return change({})
 
 
-def worth_of(task: Task) -> float:
-    """Return the value of a task; the default of one that was put without."""
-    return DEFAULT_VALUE if task.value is None else task.value
-
-
 class FlowMeter:
     """Counts tasks in memory, and adds the counts to the queue's at intervals. Thread-safe.
 
@@ -155,7 +149,7 @@ class FlowMeter:
             self._counter.offered_for(now, [task.stale_at - task.created for task in tasks])
             if self.counts_values:
                 for task in tasks:
-                    self._counter.valued(now, worth_of(task), PUT_OF_BAND)
+                    self._counter.valued(now, task.worth, PUT_OF_BAND)
             if self._counts_groups:
                 for task in tasks:
                     self._counter.offered_by(task.group, now)
@@ -176,7 +170,7 @@ class FlowMeter:
             if in_time is not None and self._counts_groups:
                 self._counter.served_by(task.group, now, work_seconds)
             if in_time and self.counts_values:
-                self._counter.valued(now, worth_of(task), IN_TIME_OF_BAND)
+                self._counter.valued(now, task.worth, IN_TIME_OF_BAND)
         # An attempt that will be repeated is written with the next count, since it is not worth its own
         # write.
         if in_time is not None and now >= self._flush_at:
