@@ -74,6 +74,24 @@ def test_a_task_lives_without_rights_to_the_tables_of_histories(
     assert "docs/sql.md" in told[0].getMessage()
 
 
+# Only PostgreSQL's tables have storage parameters.
+@pytest.mark.parametrize("engine", ["postgres"], indirect=True)
+def test_a_program_that_may_not_change_the_storage_of_the_table(role: sa.Engine, engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE tasks RESET (fillfactor)")
+        connection.exec_driver_sql("GRANT SELECT ON tasks_migrations TO app")
+    SqlStore(role).create_table()
+    assert "fillfactor" not in storage_of(engine)
+    SqlStore(engine).create_table()
+    assert "fillfactor" in storage_of(engine)
+
+
+def storage_of(engine: sa.Engine) -> str:
+    """Return the storage parameters of the table of tasks."""
+    with engine.connect() as connection:
+        return str(connection.scalar(sa.text("SELECT reloptions FROM pg_class WHERE relname = 'tasks'")))
+
+
 def test_its_changes_are_in_the_history(queue: Queue, engine: sa.Engine) -> None:
     owner = keeping(engine)
     try:

@@ -31,7 +31,7 @@ from freshq.stores.base import Conflict, Guard
 from freshq.stores.clocks import DatabaseClock
 from freshq.stores.sql import SqlStore, database
 from freshq.stores.sql.database import open_engine
-from freshq.stores.sql.migrations import MIGRATIONS, Migration, migrate
+from freshq.stores.sql.migrations import MIGRATIONS, STORAGE, Migration, migrate
 from freshq.stores.sql.schema import schema
 from tests.conftest import StoreUnderTest
 from tests.support.lost_replies import LostReplies
@@ -44,6 +44,8 @@ from tests.support.verbs import VERBS, prepared
 Meanwhile = Callable[[Callable[[], object]], None]
 
 TABLE: Final = "some_tasks"
+# Storage parameters that an operator chose.
+CHOSEN: Final = {"fillfactor": "80", "toast_tuple_target": "4080"}
 # If shorter, it would end during a slow test.
 NEVER_SECONDS: Final = 3600.0
 
@@ -257,14 +259,47 @@ class TestMigrations:
         assert {each["name"] for each in found.get_indexes(TABLE)} == {each["name"] for each in indexes}
         assert found.has_table(f"{TABLE}_history")
 
-    def test_postgresql_vacuums_the_tasks_often(self, postgres_engine: sa.Engine) -> None:
-        SqlStore(postgres_engine).create_table()
+    @pytest.mark.parametrize(
+        ("change", "kept"),
+        [
+            ("", {}),
+            ("RESET (fillfactor, autovacuum_vacuum_scale_factor)", {}),
+            (
+                "SET (fillfactor = 80, autovacuum_enabled = off)",
+                {"fillfactor": "80", "autovacuum_enabled": "off"},
+            ),
+        ],
+    )
+    def test_postgresql_stores_the_tasks_for_many_updates(
+        self, postgres_engine: sa.Engine, change: str, kept: dict[str, str]
+    ) -> None:
+        """A table of before gets what it lacks, and keeps what somebody chose."""
+        if change:
+            with postgres_engine.begin() as connection:
+                connection.execute(sa.text(f"ALTER TABLE tasks {change}"))
+        assert SqlStore(postgres_engine).migrate() == []
         options = sa.text("SELECT reloptions FROM pg_class WHERE oid = to_regclass('tasks')")
         with postgres_engine.connect() as connection:
-            assert connection.execute(options).scalar_one() == [
-                "autovacuum_vacuum_scale_factor=0.01",
-                "autovacuum_vacuum_threshold=1000",
-            ]
+            found = dict(option.split("=") for option in connection.execute(options).scalar_one())
+            connection.execute(sa.text(f"ALTER TABLE tasks RESET ({', '.join(found)})"))
+            connection.commit()
+        SqlStore(postgres_engine).migrate()
+        assert found == STORAGE | kept
+
+    def test_an_update_logs_only_the_difference(self, postgres_engine: sa.Engine) -> None:
+        """The new version of a task fits into the page of the old one."""
+        queue = Queue(SqlStore(postgres_engine), clock=time.time)
+        tasks, payload_bytes = 300, 1_000
+        queue.create_table()
+        queue.put_many([{"payload": "x" * payload_bytes} for _ in range(tasks)])
+        position = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"
+        with postgres_engine.connect() as connection:
+            before = connection.scalar(sa.text(position))
+            while claims := queue.claim(10):
+                queue.settle_many(list(map(Settlement.complete, claims)))
+            written = connection.scalar(sa.text(position)) - before
+        # Twice the whole version would be 2,600 bytes and more.
+        assert written / tasks < 1.3 * payload_bytes
 
     def test_a_step_that_failed_is_taken_again(self, fresh: sa.Engine) -> None:
         store = SqlStore(fresh, TABLE)

@@ -59,6 +59,19 @@ SCHEMA: Final = sa.text(
     "SELECT quote_ident(nspname) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
     "WHERE pg_class.oid = to_regclass(CAST(:of_table AS text))"
 )
+# How PostgreSQL stores the table of tasks. It vacuums after 1 % of the rows changed; the default suits tables
+# with less churn. It leaves half of each page free for new versions of its tasks: the log of an update within
+# a page has only the difference, otherwise the whole row.
+STORAGE: Final = {
+    "autovacuum_vacuum_scale_factor": "0.01",
+    "autovacuum_vacuum_threshold": "1000",
+    "fillfactor": "50",
+}
+# The storage parameters of a table, if this role may change them.
+PARAMETERS: Final = sa.text(
+    "SELECT coalesce(reloptions, '{}') FROM pg_class "
+    "WHERE oid = to_regclass(CAST(:of_table AS text)) AND pg_has_role(relowner, 'USAGE')"
+)
 # On PostgreSQL, a trigger runs with its creator's rights. So its search path has no schema that others can
 # write to, and nobody else may attach it to a table of their own.
 SAFE: Final = "SECURITY DEFINER SET search_path = pg_catalog, pg_temp"
@@ -228,11 +241,6 @@ def create_missing(connection: sa.Connection, tables: Iterable[sa.Table]) -> Non
 
 def _create(connection: sa.Connection, schema: Schema) -> None:
     create_missing(connection, schema.metadata.sorted_tables)
-    # Vacuum after 1 % of the rows changed; PostgreSQL's default suits tables with less churn.
-    if connection.dialect.name == "postgresql":
-        name = connection.dialect.identifier_preparer.format_table(schema.tasks)
-        settings = "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000"
-        connection.execute(sa.text(f"ALTER TABLE {name} SET ({settings})"))
 
 
 MIGRATIONS: Final = (Migration(1, "create the tables", _create),)
@@ -285,7 +293,22 @@ def apply_missing(connection: sa.Connection, schema: Schema, migrations: Sequenc
         connection.execute(
             sa.insert(schema.migrations).values(version=migration.version, name=migration.name)
         )
+    set_storage(connection, schema.tasks)
     return [migration.name for migration in missing]
+
+
+def set_storage(connection: sa.Connection, tasks: sa.Table) -> None:
+    """Set the storage parameters that PostgreSQL's table of tasks lacks; keep those that it has."""
+    if connection.dialect.name != "postgresql":
+        return
+    name = connection.dialect.identifier_preparer.format_table(tasks)
+    found = connection.execute(PARAMETERS, {"of_table": name}).scalar()
+    if found is None:
+        return
+    own = {parameter.partition("=")[0] for parameter in found}
+    missing = [f"{parameter} = {value}" for parameter, value in STORAGE.items() if parameter not in own]
+    if missing:
+        connection.execute(sa.text(f"ALTER TABLE {name} SET ({', '.join(missing)})"))
 
 
 def reached_version(connection: sa.Connection, schema: Schema) -> int | None:
