@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from benchmarks.capacity import metered
 
 from freshq import Claim, Overloaded, Queue
 from freshq.policy import AdmissionLimit, BacklogLimit, WhenFull
@@ -73,7 +74,7 @@ def test_the_dearest_comes_first_and_among_equals_the_newest(store: StoreUnderTe
 def learn(queue: Queue, store: StoreUnderTest, seconds: float) -> None:
     """Let a queue learn that a task takes some time."""
     for number in range(MIN_TIMES):
-        queue.put("work", task_id=f"learn-{number}")
+        queue.put("work", task_id=f"{queue.name}-{number}")
         (claim,) = queue.claim()
         store.clock.advance(seconds)
         queue.complete(claim)
@@ -91,6 +92,47 @@ def test_a_cheap_task_goes_first_only_if_the_dear_one_can_wait(store: StoreUnder
     (second,) = queue.claim()
     assert second.task.payload == "dear"
     assert second.task.value == 9
+
+
+def test_what_other_processes_put_and_take_is_noticed(store: StoreUnderTest) -> None:
+    queue, other = (store.queue(order="value", max_age_seconds=600) for _ in range(2))
+    for value in (1, 4, 8, 9):
+        queue.put(value, value=value)
+        store.clock.advance(0.01)
+    assert [claim.task.payload for claim in queue.claim()] == [9]
+    other.put(10, value=10)
+    queue.put(6, value=6)  # a process sees its own tasks at once
+    assert [claim.task.payload for claim in other.claim()] == [10]
+    store.clock.advance(1)
+    other.put(11, value=11)
+    store.clock.advance(1)
+    assert [claim.task.payload for claim in queue.claim()] == [11]
+    assert [claim.task.payload for claim in other.claim(2)] == [8, 6]
+    other.put(10, value=10)
+    assert sorted(claim.task.payload for claim in queue.claim(3)) == [1, 4, 10]  # too few tasks were known
+    assert queue.claim() == other.claim() == []
+
+
+def test_a_claim_by_value_costs_no_more_queries_than_one_of_groups(table_store: StoreUnderTest) -> None:
+    """While everything can be served, a plan considers every class, but need not read each one again."""
+    assert table_store.client is not None
+    queries = {}
+    for order, name, values in (
+        ("value", "value", [2.0**n for n in range(8)]),
+        ("lifo", "group", "abcdefgh"),
+    ):
+        queue = table_store.queue(order=order, max_age_seconds=600, name=order)
+        learn(queue, table_store, 0.05)
+        queue.put_many([{"payload": None, name: value} for value in values for _ in range(3)])
+        done = 0
+        with metered(table_store.client) as meter:
+            while done < 24:
+                for claim in queue.claim():
+                    table_store.clock.advance(0.05)
+                    queue.complete(claim)
+                    done += 1
+        queries[order] = meter.calls["Query"]
+    assert queries["value"] <= queries["lifo"]
 
 
 def test_a_value_that_decays_cannot_wait(store: StoreUnderTest) -> None:

@@ -540,7 +540,7 @@ class LineReader(WaitingReader, Protocol[Found]):
     def heads(self, key: str, moment: ClaimMoment, count: int, *, newest_first: bool) -> Sequence[Any]:
         """Return the live tasks among the first `count` of a line, with what a plan needs to know of them."""
 
-    def found(self, heads: Sequence[Any]) -> list[Found]:
+    def found(self, heads: Sequence[Any]) -> Iterable[Found]:
         """Return those of the tasks that `heads` returned which may still be claimed, in the same order."""
 
     def tasks(self, found: Iterable[Found], count: int) -> list[Task]:

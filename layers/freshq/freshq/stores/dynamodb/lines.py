@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.dynamodb.leases import Holding
-    from freshq.stores.dynamodb.queries import LiveTasks, StatusIndex
+    from freshq.stores.dynamodb.queries import KnownHeads, LinePlace, LiveTasks, StatusIndex
     from freshq.stores.dynamodb.schema import IndexEntry, Item
     from freshq.stores.lines import ClaimRequest, Line, LineReader, Times
 
@@ -191,8 +191,8 @@ class DynamoLines(DynamoCounts):
     def take_each(
         self, request: ClaimRequest, work: Callable[[LineReader[Any]], Iterator[Any]]
     ) -> list[Task]:
-        reader = DynamoReader(self, request)
-        tasks = Taking(self, request, reader).take(work(reader))
+        reader = DynamoReader(self, request, self.known_heads)
+        tasks = Taking(self, request, reader).take(_anew(reader, work))
         least = MIN_CLOSING_LINES if len(tasks) == request.limit else 1
         self.line_records.close_empty(request.queue, request.clock, least)
         return tasks
@@ -204,6 +204,18 @@ class DynamoLines(DynamoCounts):
     @override
     def reread_lines(self, queue: str) -> None:
         self.line_records.reread(queue)
+
+
+def _anew(reader: DynamoReader, work: Callable[[LineReader[Any]], Iterator[T]]) -> Iterator[T]:
+    """Yield the candidates of a claim; if known lines had too few, also what is in them now."""
+    yield from work(reader)
+    if reader.reads_anew():
+        yield from work(reader)
+
+
+def _is_live(entry: IndexEntry, moment: ClaimMoment) -> bool:
+    is_in_time = entry.deadline is None or entry.deadline > moment.deadline_after
+    return is_in_time and entry.created > moment.created_after
 
 
 def _is_claimable(task: Task, moment: ClaimMoment) -> bool:
@@ -235,7 +247,14 @@ class DynamoReader(LineView["IndexEntry"], DynamoWaiting):
 
     moment: ClaimMoment
 
-    def __init__(self, store: DynamoLines, request: ClaimRequest) -> None:
+    def __init__(self, store: DynamoLines, request: ClaimRequest, known: KnownHeads | None = None) -> None:
+        """Read nothing yet.
+
+        Args:
+            store: The store.
+            request: The claim.
+            known: Lines that need not be read again; None for a peek.
+        """
         super().__init__(*store.line_records.view(request.queue, request.clock))
         DynamoWaiting.__init__(self, store, request.queue, request.clock)
         self._store: DynamoLines = store
@@ -244,6 +263,11 @@ class DynamoReader(LineView["IndexEntry"], DynamoWaiting):
         # The ids on each page read so far.
         self._pages: list[list[str]] = []
         self._searches: dict[str, LineSearch] = {}
+        self._heads = known
+        # Keys of the lines that were not read because they are known.
+        self._used: set[str] = set()
+        # The lines of the tasks that `heads` returned, by their ids.
+        self._places: dict[str, LinePlace] = {}
         # The highest level of which lines were left out, as a key; empty: none. Lower levels wait for it.
         self._left_level = ""
 
@@ -305,13 +329,41 @@ class DynamoReader(LineView["IndexEntry"], DynamoWaiting):
 
     @override
     def heads(self, key: str, moment: ClaimMoment, count: int, *, newest_first: bool) -> list[IndexEntry]:
+        place, known = (self._request.queue, key, newest_first), self._heads
+        entries = None if known is None else known.of(place, moment.now)
+        if entries is None:
+            entries = self._read_heads(place, moment, count)
+        else:
+            self.moment = moment
+            self._used.add(key)
+            self._pages.append([entry.task_id for entry in entries])
+            entries = [entry for entry in entries if _is_live(entry, moment)]
+        self._places |= dict.fromkeys([entry.task_id for entry in entries], place)
+        return entries
+
+    def _read_heads(self, place: LinePlace, moment: ClaimMoment, count: int) -> list[IndexEntry]:
+        """Return the first tasks of a line; remember them if these are all."""
+        _queue, key, newest_first = place
         # Further pages would cost further queries.
         first_page = min(count, self._request.limit + LOOKAHEAD_KEYS)
-        return [*islice(self.page(key, moment, count, count, newest_first=newest_first), first_page)]
+        line = None if self._heads is None else self._heads.begin(place, moment.now)
+        page = self.page(key, moment, count, count, newest_first=newest_first)
+        entries = [entry for entry in islice(page, first_page) if entry.task_id not in self._places]
+        is_whole = len(entries) < first_page and not self._searches[key].shards_left
+        if self._heads is not None and line is not None and is_whole and not self._request.passes_over:
+            self._heads.keep(place, line, entries)
+        return entries
+
+    def reads_anew(self) -> bool:
+        """Read every line from now on; return whether some were not read because they are known."""
+        self._heads = None
+        return bool(self._used)
 
     @override
-    def found(self, heads: Sequence[IndexEntry]) -> list[IndexEntry]:
-        return [*heads]
+    def found(self, heads: Sequence[IndexEntry]) -> Iterator[IndexEntry]:
+        for head in heads:
+            if self._heads is None or self._heads.try_to_take(self._places[head.task_id], head.task_id):
+                yield head
 
     @override
     def tasks(self, found: Iterable[IndexEntry], count: int) -> list[Task]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -9,6 +10,7 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from freshq.model.forks import new_lock
 from freshq.stores.base import MOST_STALE
 from freshq.stores.clocks import steady_seconds
 from freshq.stores.dynamodb.items import is_task, milliseconds, seconds
@@ -21,10 +23,17 @@ from freshq.stores.dynamodb.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.schema import Item
+
+# How long claims with a plan use what they have read of a short line.
+HEADS_SECONDS: Final = 1.0
+# Lines that a process remembers: more than one plan considers.
+MAX_KNOWN_LINES: Final = 2_000
+# A queue, the key of a line, and whether it was read from its newest end.
+LinePlace: TypeAlias = tuple[str, str, bool]
 
 
 @dataclass(frozen=True)
@@ -110,6 +119,69 @@ class LiveTasks:
         """Return the arguments of a query of them in a partition of the index."""
         deadline = None if self.deadline_after is None else (">", self.deadline_after)
         return self.index.query(partition, ">", self.created_after, deadline)
+
+
+@dataclass(eq=False, slots=True)
+class LineHeads:
+    """The tasks of a line that a claim read whole.
+
+    Attributes:
+        read_at: When it began to read, in seconds.
+        entries: Those of them that no claim has tried to take, by their ids; None until they are read.
+    """
+
+    read_at: float
+    entries: dict[str, IndexEntry] | None = None
+
+
+class KnownHeads:
+    """The short lines that claims with a plan have read within the last second. Thread-safe.
+
+    A plan may read every line, but only the tasks that it serves must still be there. So while everything can
+    be served, a claim costs no query for each line. Tasks that this process puts are seen at once, those of
+    others within `HEADS_SECONDS`, or as soon as a claim finds too few tasks.
+    """
+
+    def __init__(self) -> None:
+        """Know no line."""
+        self._lock = new_lock()
+        self._lines: OrderedDict[LinePlace, LineHeads] = OrderedDict()
+
+    def begin(self, place: LinePlace, now: float) -> LineHeads:
+        """Note that a claim begins to read a line at a time in seconds; pass the answer to `keep`."""
+        line = LineHeads(now)
+        with self._lock:
+            self._lines[place] = line
+            self._lines.move_to_end(place)
+            if len(self._lines) > MAX_KNOWN_LINES:
+                self._lines.popitem(last=False)
+        return line
+
+    def keep(self, place: LinePlace, line: LineHeads, entries: Iterable[IndexEntry]) -> None:
+        """Keep all tasks of a line, unless one was put since the claim began to read it."""
+        with self._lock:
+            if self._lines.get(place) is line:
+                line.entries = {entry.task_id: entry for entry in entries}
+
+    def of(self, place: LinePlace, now: float) -> list[IndexEntry] | None:
+        """Return the tasks of a line; None if it must be read."""
+        with self._lock:
+            line = self._lines.get(place)
+            if line is None or line.entries is None or not 0 <= now - line.read_at < HEADS_SECONDS:
+                return None
+            return [*line.entries.values()]
+
+    def try_to_take(self, place: LinePlace, task_id: str) -> bool:
+        """Return whether a task may be taken: False if another claim of this process has tried to."""
+        with self._lock:
+            line = self._lines.get(place)
+            return line is None or line.entries is None or line.entries.pop(task_id, None) is not None
+
+    def forget(self, queue: str, key: str) -> None:
+        """Read a line again, as it has another task."""
+        with self._lock:
+            for newest_first in (True, False):
+                self._lines.pop((queue, key, newest_first), None)
 
 
 class Resume(NamedTuple):

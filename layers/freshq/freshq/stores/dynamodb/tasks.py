@@ -37,6 +37,7 @@ from freshq.stores.dynamodb.items import (
 from freshq.stores.dynamodb.part import DynamoPart
 from freshq.stores.dynamodb.schema import KEY
 from freshq.stores.dynamodb.unfit import NO_ROOM
+from freshq.stores.lines import Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -173,7 +174,18 @@ class DynamoTasks(DynamoPart):
 
     def _announcing(self, task: Task) -> AbstractContextManager[None]:
         """Return the context in which a task is stored: its line is announced if the task is claimable."""
-        return self.line_records.announcing(task) if _waits(task) else nullcontext()
+        if not _waits(task):
+            return nullcontext()
+        return self._entering(task) if task.line_class else self.line_records.announcing(task)
+
+    @contextmanager
+    def _entering(self, task: Task) -> Iterator[None]:
+        """Announce the line of a task that has a class; afterwards have it read again."""
+        try:
+            with self.line_records.announcing(task):
+                yield
+        finally:
+            self.known_heads.forget(task.queue, Line.of(task).key)
 
     @override
     def get(self, task_id: str) -> Task | None:
