@@ -1,5 +1,6 @@
 """On SQLite, the threads of a process run one statement at a time."""
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
+from freshq import GroupRule, GroupRules, Queue
 from freshq.errors import StoreError
 from freshq.stores.sql import forks
 from freshq.stores.sql.database import Database, PreparedStatement
@@ -123,3 +125,25 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(
         finally:
             meeting.left.set()
         assert hangs.result().rows == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"order": "value"}, {"order": "deadline"}, {"groups": GroupRules(default=GroupRule(max_running=1))}],
+    ids=["value", "deadline", "limits"],
+)
+def test_claims_of_an_empty_queue_need_no_write_lock(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Idle workers look every second; a lock for each look would hold up whoever writes."""
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    with Queue.sql(url, lock_timeout_seconds=0.01, max_age_seconds=None, **options) as queue:
+        queue.create_table()
+        writer = sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)
+        for _ in range(2):
+            queue.put("work")
+            (claim,) = queue.claim()
+            queue.complete(claim)
+            assert queue.claim() == []  # it looks, and finds no line
+            writer.execute("BEGIN IMMEDIATE")
+            assert queue.claim() == []
+            writer.execute("ROLLBACK")
+        writer.close()

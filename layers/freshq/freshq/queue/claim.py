@@ -26,7 +26,7 @@ from freshq.queue.polling import answer_of, poll_for_claims
 from freshq.queue.reading import first_to_expire, oldest_created, oldest_tasks
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Guard
-from freshq.stores.lines import Choice, ClaimRequest, NewPlan, parse_line
+from freshq.stores.lines import END, Choice, ClaimRequest, NewPlan, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -534,6 +534,8 @@ class Search:
     def _take_locked(self) -> bool:
         """Take the best tasks of all lines under locks; return whether there may be lines."""
         request, ids = self.request, list[str]()
+        if not (self._book.has_lines or self._book.is_partial or self._sees_line()):
+            return False
 
         def choose(reader: LimitedLines) -> list[Stored]:
             claim = LimitedClaim(reader, request, request.clock()) if request.groups.has_limits else None
@@ -554,6 +556,10 @@ class Search:
         self._taken += sorted(self._new(tasks), key=lambda task: rank.get(task.task_id, len(rank)))
         self._missing = request.limit - len(self._taken)
         return request.groups.has_limits or bool(ids) or self._book.has_lines
+
+    def _sees_line(self) -> bool:
+        """Return whether there is a line, without a lock: claims of an empty queue do not hold up others."""
+        return self._store.line_reader(self.request.queue).last_line(END) is not None
 
     def _take_each(self) -> bool:
         """Take the best tasks of all lines, one after the other; return True, as there may be more."""
