@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right, insort
-from collections import deque
+from bisect import bisect_right
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from itertools import chain
-from operator import attrgetter, lt
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from freshq.policy.order import Order
@@ -42,8 +42,16 @@ AGE_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 CODE: Final = re.compile("[0-9a-f]{2}[0-9a-z][ls]")
 # Service times before they are used; a plan without them serves the dearest task.
 MIN_TIMES: Final = 5
-# The average follows about the last hundred services.
+# An average follows about the last hundred services.
 NEW_SHARE: Final = 0.02
+AVERAGED: Final = 100
+# A line has times of its own if its average is so many standard errors from that of all lines: of a thousand
+# lines that do not differ, about five seem to.
+SURE_DEVIATIONS: Final = 3.0
+# And if it differs by this share. Lines that hardly differ are equals, of which the newest task is served.
+CLEAR_DIFFERENCE: Final = 0.1
+# Lines whose averages are kept.
+MAX_LINES: Final = 1_000
 # The margin of a plan in standard deviations: nine in ten exponential service times are shorter.
 SAFE_DEVIATIONS: Final = 1.3
 # The minimum margin with several slots: they become free at any time, even if services are equally long.
@@ -172,50 +180,58 @@ HeadT = TypeVar("HeadT", bound=Head)
 KeyT = TypeVar("KeyT")
 
 
-class Service(NamedTuple):
-    """What serves the tasks.
+class LineTimes(NamedTuple):
+    """How long the services of the tasks of a line take.
 
     Attributes:
-        mean_seconds: The average service time; 0 if it is not known.
-        safe_seconds: A service time that few services exceed; infinite if it is not known.
-        slots: How many tasks are served at the same time.
-        least_seconds: A service time that few services fall below.
+        mean_seconds: The average; 0 if it is not known.
+        safe_seconds: A time that few services exceed; infinite if it is not known.
+        least_seconds: A time that few services fall below.
     """
 
     mean_seconds: float = 0.0
     safe_seconds: float = math.inf
-    slots: int = 1
     least_seconds: float = 0.0
 
 
+UNKNOWN: Final = LineTimes()
+
+
 class _Schedule:
-    """Times left until the deadlines of tasks that are all done in time, the nearest deadline first."""
+    """Tasks that are all done in time, the nearest deadline first.
 
-    def __init__(self, seconds: float, slots: int) -> None:
+    Counted from 0, task k ends after its own service and a `1 / slots` share of the services before it: one
+    slot is free now, and the others become free one after the other.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
         self._left: list[float] = []
-        seconds /= 1 + TOLERANCE
-        self._ends = [(place / slots + 1) * seconds for place in range(MAX_PLANNED + 1)]
+        # Of each task: its service, and the time by which it could end later.
+        self._seconds: list[float] = []
+        self._slack: list[float] = []
 
-    def add(self, left_seconds: float) -> bool:
+    def add(self, left_seconds: float, seconds: float) -> bool:
         """Add a task, if it and all others are done in time then; return whether they are.
 
-        Counted from 0, task k ends after `k / slots + 1` services: one slot is free now, and the others
-        become free one after the other within one service.
+        Args:
+            left_seconds: Time until its deadline.
+            seconds: How long its service takes.
         """
         place = bisect_right(self._left, left_seconds)
-        if not self._is_in_time([left_seconds, *self._left[place:]], place):
+        slack = left_seconds * (1 + TOLERANCE) - sum(self._seconds[:place]) / self._slots - seconds
+        delay = seconds / self._slots
+        later = self._slack[place:]
+        if not (slack >= 0 and (not later or min(later) >= delay)):
             return False
-        insort(self._left, left_seconds)
+        self._left.insert(place, left_seconds)
+        self._seconds.insert(place, seconds)
+        self._slack[place:] = [slack, *[each - delay for each in later]]
         return True
 
-    @property
-    def can_wait(self) -> bool:
-        """Whether all tasks are in time if another one precedes them."""
-        return self._is_in_time(self._left, 1)
-
-    def _is_in_time(self, left: Iterable[float], first: int) -> bool:
-        """Return whether tasks are in time, the first of which has a place in the schedule."""
-        return not any(map(lt, left, self._ends[first:]))
+    def can_wait(self, seconds: float) -> bool:
+        """Return whether all tasks are in time if another one of this length precedes them."""
+        return min(self._slack, default=0.0) >= seconds / self._slots
 
     def __len__(self) -> int:
         return len(self._left)
@@ -230,64 +246,69 @@ class Ranked(Generic[HeadT]):
         worth: The value of its class that is left now.
         left_seconds: Time until its deadline.
         decays: Whether its value falls while it waits, so that it cannot wait at no loss.
+        times: How long its service takes.
     """
 
     head: HeadT
     worth: float
     left_seconds: float
     decays: bool
+    times: LineTimes = UNKNOWN
 
     @classmethod
-    def of(cls, head: HeadT, of_class: ValueClass, now: float) -> Self:
-        """Return a task of a class at a time in seconds."""
+    def of(cls, head: HeadT, of_class: ValueClass, times: LineTimes, now: float) -> Self:
+        """Return a task of a class, with the times of its line, at a time in seconds."""
         deadline = math.inf if head.deadline is None else head.deadline
         decays = of_class.decay is Decay.LINEAR and head.deadline is not None
         worth = of_class.value
         if decays:
             worth = value_at(now, worth, head.created, deadline, decays=True)
-        return cls(head, worth, deadline - now, decays)
+        return cls(head, worth, deadline - now, decays, times)
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Sorts the dearest first; among equals the newest, which has the latest deadline."""
-        return -self.worth, -self.left_seconds
+        """Sorts the dearest second of service first; among equals the newest, with the latest deadline."""
+        return -self.worth / (self.times.mean_seconds or 1.0), -self.left_seconds
 
 
-def plan(ranked: Iterable[Ranked[HeadT]], service: Service) -> list[HeadT]:
+def plan(ranked: Iterable[Ranked[HeadT]], slots: int, shortest_seconds: float = math.inf) -> list[HeadT]:
     """Return the tasks to serve next, in order; at least one if there is any.
 
     Args:
         ranked: Waiting tasks by `Ranked.rank`; read as far as needed.
-        service: What serves them.
+        slots: How many tasks are served at the same time.
+        shortest_seconds: The least of their `safe_seconds`.
     """
     remaining = iter(ranked)
     if (first := next(remaining, None)) is None:
         return []
-    safe = _Schedule(service.safe_seconds, service.slots)
+    safe = _Schedule(slots)
     chosen: list[Ranked[HeadT]] = []
-    for each in _possible(chain([first], remaining), service):
+    for each in _possible(chain([first], remaining), slots):
+        safe_seconds = each.times.safe_seconds
         # A task that decays goes first, so all others must fit behind it.
-        place_seconds = min(each.left_seconds, service.safe_seconds) if each.decays else each.left_seconds
-        if not safe.add(place_seconds):
+        place_seconds = min(each.left_seconds, safe_seconds) if each.decays else each.left_seconds
+        if not safe.add(place_seconds, safe_seconds):
             return _by_deadline(chosen) or [each.head]
         if each.decays:
             return [each.head]
         chosen.append(each)
-        if len(chosen) == MAX_PLANNED or not safe.can_wait:
+        if len(chosen) == MAX_PLANNED or not safe.can_wait(shortest_seconds):
             break
     return _by_deadline(chosen) or [first.head]
 
 
-def _possible(ranked: Iterable[Ranked[HeadT]], service: Service) -> Iterator[Ranked[HeadT]]:
+def _possible(ranked: Iterable[Ranked[HeadT]], slots: int) -> Iterator[Ranked[HeadT]]:
     """Yield the tasks that may be done in time beside those before them.
 
     A task whose own deadline is near stays, because its service may be short. A task that dearer tasks leave
     too little time is passed over.
     """
-    possible = _Schedule(service.mean_seconds, service.slots)
-    least_seconds = service.least_seconds / (1 + TOLERANCE)
+    possible = _Schedule(slots)
     for each in ranked:
-        if each.left_seconds >= least_seconds and (possible.add(each.left_seconds) or not len(possible)):
+        mean_seconds, _safe_seconds, least_seconds = each.times
+        may_be_done = each.left_seconds * (1 + TOLERANCE) >= least_seconds
+        if may_be_done and (possible.add(each.left_seconds, mean_seconds) or not len(possible)):
             yield each
 
 
@@ -301,18 +322,22 @@ class ClassLine(Generic[HeadT]):
 
     Attributes:
         of_class: The class.
+        times: How long their services take.
         read: Reads its newest tasks, the newest first; or its oldest.
         tasks: The tasks that were read and not served yet, by rank; None before they are read.
     """
 
     of_class: ValueClass
+    times: LineTimes
     read: Callable[[], Iterable[HeadT]]
     tasks: list[Ranked[HeadT]] | None = None
 
     @property
     def first_rank(self) -> tuple[float, float]:
         """The rank of its first task; before it is read, one before all tasks of its class."""
-        return self.tasks[0].rank if self.tasks else (-self.of_class.value, -math.inf)
+        if self.tasks:
+            return self.tasks[0].rank
+        return -self.of_class.value / (self.times.mean_seconds or 1.0), -math.inf
 
 
 class ValuePlan(Generic[HeadT]):
@@ -324,22 +349,23 @@ class ValuePlan(Generic[HeadT]):
 
     newest_first = True
 
-    def __init__(self, lines: Iterable[ClassLine[HeadT]], service: Service, now: float) -> None:
+    def __init__(self, lines: Iterable[ClassLine[HeadT]], slots: int, now: float) -> None:
         """Read nothing yet.
 
         Args:
             lines: The lines of the group.
-            service: What serves them.
+            slots: How many tasks are served at the same time.
             now: Current time in seconds.
         """
         self._lines = list(lines)
-        self._service = service
+        self._slots = slots
         self._now = now
 
     def turns(self) -> Iterator[list[HeadT]]:
         """Yield the tasks to serve, as many at a time as there are slots, until none is left."""
-        while planned := plan(self._by_rank(), self._service):
-            served = planned[: self._service.slots]
+        shortest_seconds = min((line.times.safe_seconds for line in self._lines), default=math.inf)
+        while planned := plan(self._by_rank(), self._slots, shortest_seconds):
+            served = planned[: self._slots]
             ids = {head.task_id for head in served}
             for line in self._lines:
                 line.tasks = line.tasks and [each for each in line.tasks if each.head.task_id not in ids]
@@ -360,7 +386,7 @@ class ValuePlan(Generic[HeadT]):
     def _tasks_of(self, line: ClassLine[HeadT]) -> list[Ranked[HeadT]]:
         """Return the tasks of a line by rank; read them at first."""
         if line.tasks is None:
-            found = (Ranked.of(head, line.of_class, self._now) for head in line.read())
+            found = (Ranked.of(head, line.of_class, line.times, self._now) for head in line.read())
             line.tasks = sorted(found, key=attrgetter("rank"))
         return line.tasks
 
@@ -377,19 +403,20 @@ class DeadlinePlan(Generic[HeadT]):
 
     newest_first = False
 
-    def __init__(self, lines: Iterable[ClassLine[HeadT]], service: Service, now: float) -> None:
+    def __init__(self, lines: Iterable[ClassLine[HeadT]], slots: int, now: float) -> None:
         """Read nothing yet; the arguments are those of `ValuePlan`."""
         self._lines = list(lines)
-        self._service = service
+        self._slots = slots
         self._now = now
 
     def turns(self) -> Iterator[list[HeadT]]:
         """Yield the tasks to serve, as many at a time as there are slots, until none is left."""
-        heads = (head for line in self._lines for head in line.read())
-        ranked = [Ranked.of(head, ANY_CLASS, self._now) for head in heads]
-        ranked.sort(key=lambda each: (each.left_seconds < self._service.mean_seconds, each.left_seconds))
-        for start in range(0, len(ranked), self._service.slots):
-            yield [each.head for each in ranked[start : start + self._service.slots]]
+        ranked = [
+            Ranked.of(head, ANY_CLASS, line.times, self._now) for line in self._lines for head in line.read()
+        ]
+        ranked.sort(key=lambda each: (each.left_seconds < each.times.mean_seconds, each.left_seconds))
+        for start in range(0, len(ranked), self._slots):
+            yield [each.head for each in ranked[start : start + self._slots]]
 
 
 class Plan(Protocol):
@@ -401,7 +428,7 @@ class Plan(Protocol):
 
     newest_first: bool
 
-    def __init__(self, lines: Iterable[ClassLine[Any]], service: Service, now: float) -> None:
+    def __init__(self, lines: Iterable[ClassLine[Any]], slots: int, now: float) -> None:
         """Read nothing yet."""
 
     def turns(self) -> Iterator[list[Any]]:
@@ -411,14 +438,46 @@ class Plan(Protocol):
 PLANS: Final[Mapping[Order, type[Plan]]] = {Order.VALUE: ValuePlan, Order.DEADLINE: DeadlinePlan}
 
 
+@dataclass(slots=True)
+class Average:
+    """The average and the variance of about the last hundred services."""
+
+    count: int = 0
+    mean_seconds: float = 0.0
+    variance: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a service."""
+        self.count += 1
+        weight = max(1 / self.count, NEW_SHARE)
+        difference = seconds - self.mean_seconds
+        self.mean_seconds += weight * difference
+        self.variance = (1 - weight) * (self.variance + weight * difference * difference)
+
+    def differs_from(self, of_all: Average) -> bool:
+        """Return whether the average is clearly another one, and not only by chance."""
+        shares = sum(1 / min(each.count, AVERAGED) for each in (self, of_all))
+        error_seconds = math.sqrt(of_all.variance * shares)
+        least_seconds = max(CLEAR_DIFFERENCE * of_all.mean_seconds, SURE_DEVIATIONS * error_seconds)
+        return abs(self.mean_seconds - of_all.mean_seconds) > least_seconds
+
+    def times(self, slots: int) -> LineTimes:
+        """Return the times of services in one of some slots."""
+        margin_seconds = SAFE_DEVIATIONS * math.sqrt(self.variance)
+        safe_seconds = self.mean_seconds + margin_seconds
+        if slots > 1:
+            safe_seconds = max(safe_seconds, SAFE_FACTOR * self.mean_seconds)
+        return LineTimes(self.mean_seconds, safe_seconds, max(0.0, self.mean_seconds - margin_seconds))
+
+
 class ServiceTimes(Generic[KeyT]):
     """Learns what serves the tasks of a queue, from claims and ends."""
 
     def __init__(self) -> None:
         """Start with nothing known."""
-        self._mean_seconds = 0.0
-        self._variance = 0.0
-        self._count = 0
+        self._of_all = Average()
+        # By line: its group and the code of its class. The line served last comes last.
+        self._of_lines: OrderedDict[Hashable, Average] = OrderedDict()
         # When each running task was claimed; the last claimed task last.
         self._running: dict[KeyT, float] = {}
         # How many tasks ran after each of the last claims.
@@ -434,23 +493,28 @@ class ServiceTimes(Generic[KeyT]):
         self._running.update(dict.fromkeys(tasks, now))
         self._slots.append(len(self._running))
 
-    def ended(self, task: KeyT, took_seconds: float) -> None:
-        """Note how long a task took."""
+    def ended(self, task: KeyT, line: Hashable, took_seconds: float) -> None:
+        """Note how long a task of a line took."""
         self._running.pop(task, None)
-        self._count += 1
-        weight = max(1 / self._count, NEW_SHARE)
-        difference = took_seconds - self._mean_seconds
-        self._mean_seconds += weight * difference
-        self._variance = (1 - weight) * (self._variance + weight * difference * difference)
+        self._of_all.add(took_seconds)
+        of_line = self._of_lines.setdefault(line, Average())
+        of_line.add(took_seconds)
+        self._of_lines.move_to_end(line)
+        if len(self._of_lines) > MAX_LINES:
+            self._of_lines.popitem(last=False)
 
-    def service(self, limit: int) -> Service:
-        """Return what serves the tasks of a claim of up to `limit`, all of which can start now."""
-        slots = max(limit, *self._slots, 1)
-        if self._count < MIN_TIMES:
-            return Service(slots=slots)
-        margin_seconds = SAFE_DEVIATIONS * math.sqrt(self._variance)
-        least_seconds = max(0.0, self._mean_seconds - margin_seconds)
-        safe_seconds = self._mean_seconds + margin_seconds
-        if slots > 1:
-            safe_seconds = max(safe_seconds, SAFE_FACTOR * self._mean_seconds)
-        return Service(self._mean_seconds, safe_seconds, slots, least_seconds)
+    def slots(self, limit: int) -> int:
+        """Return how many tasks are served at the same time, after a claim of up to `limit`."""
+        return max(limit, *self._slots, 1)
+
+    def times(self, line: Hashable, slots: int) -> LineTimes:
+        """Return how long the services of a line take, in one of some slots.
+
+        These are the times of all lines, unless those of the line are known to differ.
+        """
+        if self._of_all.count < MIN_TIMES:
+            return UNKNOWN
+        of_line = self._of_lines.get(line)
+        if of_line is not None and of_line.count >= MIN_TIMES and of_line.differs_from(self._of_all):
+            return of_line.times(slots)
+        return self._of_all.times(slots)

@@ -651,8 +651,12 @@ def claim_request(
         reserve_seconds=rules.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
         retention_seconds=config.retention_seconds,
         longest_wait_seconds=longest_wait_seconds,
-        plan=NewPlan(PLANS[config.order], core.service.service(limit)) if config.order.plans else None,
+        plan=_new_plan(core, config.order, limit) if config.order.plans else None,
     )
+
+
+def _new_plan(core: Core, order: Order, limit: int) -> NewPlan:
+    return NewPlan(PLANS[order], core.service.slots(limit), core.service)
 
 
 def has_claimable(core: Core) -> bool:

@@ -611,7 +611,7 @@ class Core:
         took_seconds = max(0.0, settled.updated - (task.last_claim_at or task.updated))
         self.schedulers.settled(task, took_seconds)
         if self.rules.config.order.plans:
-            self.service.ended(task.task_id, took_seconds)
+            self.service.ended(task, took_seconds)
         if self.running is not None and task.group is not None:
             self.running.ended([task], settled.updated)
         in_time = None

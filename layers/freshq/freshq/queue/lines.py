@@ -275,10 +275,12 @@ def planned(
             return ()
         return reader.heads(key, moment, HEADS, newest_first=new_plan.kind.newest_first)
 
-    lines: list[ClassLine[Any]] = [
-        ClassLine(ValueClass.of_code(parse_line(key).of_class), partial(read, key)) for key in keys
-    ]
-    for heads in new_plan.kind(lines, new_plan.service, moment.now).turns():
+    lines: list[ClassLine[Any]] = []
+    for key in keys:
+        line = parse_line(key)
+        times = new_plan.meter.times(line, new_plan.slots)
+        lines.append(ClassLine(ValueClass.of_code(line.of_class), times, partial(read, key)))
+    for heads in new_plan.kind(lines, new_plan.slots, moment.now).turns():
         for start in range(0, len(heads), limit):  # because `found` may lock the tasks
             yield from reader.found(heads[start : start + limit])
 

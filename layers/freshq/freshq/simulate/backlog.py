@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from freshq.policy.reserve import ReserveSpans
     from freshq.policy.rules import OverloadRules
     from freshq.policy.shedding import Codel
-    from freshq.policy.value import Service
+    from freshq.policy.value import Plan
     from freshq.simulate.load import Load
 
 # Longer max ages stand for none: tasks without one have `MAX_SECONDS`, a hundred years.
@@ -315,14 +315,15 @@ class LevelBacklog:
 class PlannedBacklog(LevelBacklog):
     """As `LevelBacklog`; a plan chooses among the tasks of each group, by what was learned of the service."""
 
-    __slots__ = ("_times",)
+    __slots__ = ("_line_of", "_times")
 
     @override
     def _line_maker(
         self, load: Load, order: Order, new_line: Callable[[], LineBacklog]
     ) -> Callable[[], _Line]:
         self._times = ServiceTimes[int]()
-        return partial(PlannedGroup, load, order, new_line, partial(self._times.service, 1))
+        self._line_of = partial(_planned_line, load, by_value=order is Order.VALUE)
+        return partial(PlannedGroup, PLANS[order], new_line, self._line_of, self._times)
 
     @override
     def take(self, now: float, reserve_seconds: float = 0.0, longest_wait_seconds: float = inf) -> int | None:
@@ -345,7 +346,7 @@ class PlannedBacklog(LevelBacklog):
     def ended(self, task: int, took_seconds: float | None) -> None:
         super().ended(task, took_seconds)
         if took_seconds is not None:
-            self._times.ended(task, took_seconds)
+            self._times.ended(task, self._line_of(task), took_seconds)
 
 
 def backlog_for(load: Load, rules: OverloadRules, fates: Fates) -> Backlog:
@@ -578,42 +579,48 @@ class TaskHead(NamedTuple):
         return cls(task, created, None if deadline - created > LONGEST_AGE_SECONDS else deadline)
 
 
+def _planned_line(load: Load, task: int, *, by_value: bool) -> tuple[str | None, ValueClass]:
+    """Return the group and the class of a task."""
+    head = TaskHead.of(task, load.created[task], load.deadline[task])
+    life_seconds = inf if head.deadline is None else head.deadline - head.created
+    value = load.values[task] if by_value and load.values else DEFAULT_VALUE
+    decays = by_value and load.decays and load.decays[task]
+    group = load.groups[task] if load.groups else None
+    return group, ValueClass.of(value, life_seconds, Decay.LINEAR if decays else Decay.STEP)
+
+
 class PlannedGroup:
     """A line for each class of values of one group."""
 
-    __slots__ = ("_by_value", "_classes", "_load", "_new_line", "_new_plan", "_service", "codel")
+    __slots__ = ("_classes", "_group", "_line_of", "_new_line", "_new_plan", "_times", "codel")
 
     def __init__(
-        self, load: Load, order: Order, new_line: Callable[[], LineBacklog], service: Callable[[], Service]
+        self,
+        new_plan: type[Plan],
+        new_line: Callable[[], LineBacklog],
+        line_of: Callable[[int], tuple[str | None, ValueClass]],
+        times: ServiceTimes[int],
     ) -> None:
-        """Start with no task.
+        """Start empty.
 
         Args:
-            load: The tasks.
-            order: The order of service.
+            new_plan: What chooses among the tasks.
             new_line: Returns an empty line.
-            service: Returns what serves the tasks.
+            line_of: Returns the group and the class of a task.
+            times: What was learned of the service.
         """
-        self._load = load
-        self._by_value = order is Order.VALUE
-        self._new_plan = PLANS[order]
+        self._new_plan = new_plan
         self._new_line = new_line
-        self._service = service
+        self._line_of = line_of
+        self._times = times
         # In the order of the keys of a store's lines.
         self._classes: dict[ValueClass, LineBacklog] = {}
+        self._group: str | None = None
         self.codel = None
-
-    def _class_of(self, task: int) -> ValueClass:
-        load = self._load
-        head = TaskHead.of(task, load.created[task], load.deadline[task])
-        life_seconds = inf if head.deadline is None else head.deadline - head.created
-        value = load.values[task] if self._by_value and load.values else DEFAULT_VALUE
-        decays = self._by_value and load.decays and load.decays[task]
-        return ValueClass.of(value, life_seconds, Decay.LINEAR if decays else Decay.STEP)
 
     def push(self, task: int) -> None:
         """Add a task, the newest of all."""
-        of_class = self._class_of(task)
+        self._group, of_class = self._line_of(task)
         if of_class not in self._classes:
             self._classes = dict(sorted([*self._classes.items(), (of_class, self._new_line())]))
         self._classes[of_class].push(task)
@@ -625,16 +632,21 @@ class PlannedGroup:
 
     def take(self, now: float, reserve_seconds: float, longest_wait_seconds: float) -> int | None:
         """Remove and return the next task to claim; None if there is none. No task waits too long for it."""
+        slots = self._times.slots(1)
         lines = [
-            ClassLine(of_class, partial(line.heads, now, reserve_seconds))
+            ClassLine(
+                of_class,
+                self._times.times((self._group, of_class), slots),
+                partial(line.heads, now, reserve_seconds),
+            )
             for of_class, line in self._classes.items()
             if line.in_store
         ]
-        first = next(self._new_plan(lines, self._service(), now).turns(), None)
+        first = next(self._new_plan(lines, slots, now).turns(), None)
         if first is None:
             return None
         task: int = first[0].task_id
-        self._classes[self._class_of(task)].remove(task)
+        self._classes[self._line_of(task)[1]].remove(task)
         return task
 
     def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:
@@ -663,7 +675,7 @@ class PlannedGroup:
     def evict(self, eviction: Eviction) -> int | None:
         """Remove and return the task to shed; None if there is none."""
         first = self.first_evicted()
-        return None if first is None else self._classes[self._class_of(first[1])].evict(eviction)
+        return None if first is None else self._classes[self._line_of(first[1])[1]].evict(eviction)
 
     def first_evicted(self) -> tuple[float, int] | None:
         """Return the task that is evicted first, the oldest of the least value, after that value."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.policy.groups import GroupRoom
     from freshq.policy.order import OrderSwitch
-    from freshq.policy.value import Plan, Service
+    from freshq.policy.value import LineTimes, Plan
 
 # Keys of lines from the first up to, but without, the second.
 Range: TypeAlias = tuple[str, str]
@@ -327,15 +327,20 @@ class ServiceMeter:
             self._times.forget_before(now - lease_seconds)
             self._times.claimed([task.task_id for task in tasks], now)
 
-    def ended(self, task_id: str, took_seconds: float) -> None:
+    def ended(self, task: Task, took_seconds: float) -> None:
         """Note how long a task took."""
         with self._lock:
-            self._times.ended(task_id, took_seconds)
+            self._times.ended(task.task_id, (task.group, task.line_class or ""), took_seconds)
 
-    def service(self, limit: int) -> Service:
-        """Return what serves the tasks of a claim of up to `limit`."""
+    def slots(self, limit: int) -> int:
+        """Return how many tasks are served at the same time, after a claim of up to `limit`."""
         with self._lock:
-            return self._times.service(limit)
+            return self._times.slots(limit)
+
+    def times(self, line: Line, slots: int) -> LineTimes:
+        """Return how long the services of a line take, in one of some slots."""
+        with self._lock:
+            return self._times.times((line.group, line.of_class), slots)
 
 
 class NewPlan(NamedTuple):
@@ -343,11 +348,13 @@ class NewPlan(NamedTuple):
 
     Attributes:
         kind: Its class.
-        service: What serves the tasks.
+        slots: How many tasks are served at the same time.
+        meter: Knows how long the services of a line take.
     """
 
     kind: type[Plan]
-    service: Service
+    slots: int
+    meter: ServiceMeter
 
 
 @dataclass(slots=True)
