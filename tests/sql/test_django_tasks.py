@@ -1,5 +1,6 @@
 """Django's tasks on freshq, in a project made by `django-admin startproject`, on each database."""
 
+import json
 import os
 import signal
 import subprocess
@@ -23,12 +24,36 @@ if django.VERSION < (6,):
     INSTALLED_APPS.append("django_tasks")
 BACKEND = "freshq.contrib.django.tasks.FreshqBackend"
 SOON = {"max_attempts": 2, "backoff": "0.01,0.02"}
-FRESHQ = {"HANDLERS": "shop.tasks.handlers", "OPTIONS": {"max_age_seconds": 3600}}
+FRESHQ = {
+    "HANDLERS": "shop.tasks.handlers",
+    "SCHEDULES": "shop.recurring.schedules",
+    "OPTIONS": {"max_age_seconds": 3600},
+}
 TASKS = {
     "default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail"], "OPTIONS": SOON},
     "any": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": {"max_age_seconds": None}},
     "brief": {"BACKEND": BACKEND, "QUEUES": ["brief"], "OPTIONS": {"lease_seconds": 2, "max_attempts": None}},
 }
+"""
+RECURRING = """
+from freshq.feeds import Cron, Every, Schedule
+from freshq.contrib.django.tasks import TaskSchedule
+from shop.tasks import add, later
+
+schedules = [
+    Schedule.of("plainly", Every(0.5), "psst", kind="plain"),
+    TaskSchedule.of_task("sums", Every(0.5), add.using(priority=20, value=3), [2], {"b": 3}),
+    TaskSchedule.of_task("mails", Cron("0 3 * * *"), later.using(queue_name="mail"), ["ada"]),
+]
+"""
+WRONG = """
+import datetime
+from freshq.feeds import Every
+from freshq.contrib.django.tasks import TaskSchedule
+from shop.tasks import add
+
+soon = datetime.datetime.now(datetime.UTC)
+schedules = [TaskSchedule.of_task("a", Every(1), add.using(run_after=soon))]
 """
 FRAMEWORK = """
 try:
@@ -503,3 +528,52 @@ def test_the_path_of_the_backend_is_the_documented_one() -> None:
     assert f"{FreshqBackend.__module__}.{FreshqBackend.__qualname__}" in Path("docs/recipes.md").read_text(
         "utf-8"
     )
+
+
+def fired(site: Site, *arguments: str) -> list[dict[str, Any]]:
+    """Let the command fire due ticks once; return its lines about them."""
+    printed = site.run("manage.py", "freshq_schedule", "--once", *arguments)
+    lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    return [line for line in lines if line.get("event") == "fired"]
+
+
+def test_schedules_enqueue_tasks_and_put_for_handlers(site: Site) -> None:
+    (site.folder / "shop" / "recurring.py").write_text(RECURRING)
+    ticks: dict[str, str] = {}
+
+    def has_fired() -> bool:
+        ticks.update({each["schedule"]: each["task_id"] for each in fired(site)})
+        return ticks.keys() == {"plainly", "sums"}
+
+    assert until(has_fired)
+    site.run("manage.py", "freshq_work", "--idle-exit-seconds", "0.3")
+    found = site.does(
+        "from shop.tasks import add\n"
+        f"result = add.get_result({ticks['sums']!r})\n"
+        f"plain = queue.get({ticks['plainly']!r})\n"
+        "stored = queue.get(result.id)\n"
+        "print(json.dumps([result.return_value, result.task.priority, stored.value, plain.result]))"
+    )
+    assert found == [5, 20, 3.0, "PSST"]
+    assert fired(site, "--queue", "mail") == []  # its mark is set, and nothing is due yet
+    shown = site.run("manage.py", "freshq_schedule", "--dry-run", "--limit", "1", "--queue", "mail")
+    assert "mails@" in shown
+    assert "T03:00:00" in shown
+    refused = site.run("manage.py", "freshq_schedule", "--queue", "nobody", status=1)
+    assert "queue: no schedule is for 'nobody'; use default, mail" in refused
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("schedules = []", "is empty"),
+        ("schedules = 3", "must be a list of Schedule"),
+        ("", "SCHEDULES"),
+        (WRONG, "schedule 'a': leave out run_after"),
+    ],
+)
+def test_wrong_schedules_are_refused(site: Site, text: str, named: str) -> None:
+    (site.folder / "shop" / "recurring.py").write_text(text)
+    refused = site.run("manage.py", "freshq_schedule", status=1)
+    assert named in refused
+    assert refused.count("\n") <= 2

@@ -88,7 +88,7 @@ def test_every_public_name_has_an_example() -> None:
 def test_users_import_from_the_root_and_the_rooms() -> None:
     """The example with made-up people takes them from the command."""
     places = [*(f"freshq.{room}" for room in (*ROOMS, "testing")), "freshq_pipeline", "freshq.cli.people"]
-    places += ["freshq.contrib.django"]
+    places += ["freshq.contrib.django", "freshq.contrib.django.tasks"]
     files = [PROJECT / "README.md", *DOCS.glob("*.md"), *PAGES, *(PROJECT / "examples").rglob("*.py")]
     text = "\n".join(file.read_text("utf-8") for file in files)
     modules = set(re.findall(r"^ *(?:from|import) (freshq[\w.]*)", text, re.MULTILINE))

@@ -2,13 +2,14 @@
 
 Add `"freshq.contrib.django"` to `INSTALLED_APPS` and run `manage.py migrate`. Then `queue` is the project's
 queue: a put inside `transaction.atomic()` commits and rolls back with your rows. `manage.py freshq_work` runs
-the tasks, and the admin lists them. `freshq.contrib.django.tasks` has the backend of Django's own tasks. The
-setting `FRESHQ` is a dictionary, and every key may be left out:
+the tasks, `freshq_schedule` puts those that recur, and the admin lists them. `freshq.contrib.django.tasks`
+has the backend of Django's own tasks. The setting `FRESHQ` is a dictionary, and every key may be left out:
 
 - `DATABASE`: the alias in `DATABASES` of the database that has the queue; "default".
 - `TABLE`: the name of the table of tasks; "tasks".
 - `OPTIONS`: the options of the queue, as `Queue.sql` takes them, such as `{"max_age_seconds": 60}`.
 - `HANDLERS`: the handlers that `freshq_work` runs, such as "shop.tasks.handlers".
+- `SCHEDULES`: the list of schedules that `freshq_schedule` runs, such as "shop.tasks.schedules".
 - `URL`: how freshq's own connections reach the database, if its entry in `DATABASES` cannot say it.
 """
 
@@ -59,6 +60,7 @@ class Project:
         database: The alias of the queue's database.
         table: Name of the table of tasks.
         handlers: Where the handlers are; empty if the project names none.
+        schedules: Where the list of schedules is; empty if the project names none.
         url: Address of the database; empty to take it from `DATABASES`.
         options: The options of the queue.
     """
@@ -66,6 +68,7 @@ class Project:
     database: str = "default"
     table: str = "tasks"
     handlers: str = ""
+    schedules: str = ""
     url: str = field(default="", repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
 

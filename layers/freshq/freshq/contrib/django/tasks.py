@@ -22,9 +22,11 @@ from typing_extensions import override
 
 from freshq.contrib.django import Project, queue
 from freshq.errors import quoted
+from freshq.feeds.schedules import DEFAULT_CATCH_UP, Schedule
 from freshq.model.answers import Busy, Reject, Retry, UnknownKind, ends_chain, error_text, traceback_text
-from freshq.model.checks import checked_count, checked_seconds
+from freshq.model.checks import checked_count
 from freshq.model.codec import WORKER_SEPARATOR
+from freshq.model.new_task import parse_new_task
 from freshq.model.options import QueueConfig, checked_options, parse_options
 from freshq.model.task import TaskStatus, handle_of
 from freshq.policy.retry import QUEUES, AttemptLimit, is_last_attempt
@@ -47,6 +49,7 @@ except ModuleNotFoundError:  # before Django 6
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from freshq.feeds.schedules import Cron, Every
     from freshq.model.task import Task as StoredTask
 
 # The level of priority 0. Positive priorities share the five levels above it, negative ones the four below.
@@ -57,7 +60,12 @@ PRIORITIES_BELOW: Final = 25
 ENTRY: Final = frozenset({"BACKEND", "QUEUES", "OPTIONS"})
 PARTS: Final = frozenset({"args", "kwargs", "enqueued_at", "using"})
 # Options that are stored with a task. The others come from its definition in the code.
-USING: Final = ("priority", "backend", "run_after", "max_attempts", "max_age_seconds", "group")
+USING: Final = (
+    *("priority", "backend", "run_after", "max_attempts"),
+    *("max_age_seconds", "group", "value", "decay"),
+)
+# Those that `put` takes under the same name.
+PUT: Final = ("max_age_seconds", "group", "value", "decay")
 STATUSES: Final = {
     TaskStatus.PENDING: TaskResultStatus.READY,
     TaskStatus.TAKEN: TaskResultStatus.RUNNING,
@@ -88,11 +96,15 @@ class FreshqTask(Task):
         max_attempts: Attempts after which it has failed; "queue" for the queue's, None for no limit.
         max_age_seconds: Age at which it is stale and no longer run; None for the queue's.
         group: Tenant or key, for fairness and limits.
+        value: Its value if it is done in time, for queues with the order "value".
+        decay: How the value falls until the deadline: "step" or "linear".
     """
 
     max_attempts: AttemptLimit = QUEUES
     max_age_seconds: float | None = None
     group: str | None = None
+    value: float | None = None
+    decay: str | None = None
 
     @override
     def using(self, **changes: Any) -> Self:
@@ -125,8 +137,7 @@ class FreshqBackend(BaseTaskBackend):
             attempts: Any = getattr(task, "max_attempts", QUEUES)
             if attempts not in (None, QUEUES):
                 checked_count("max_attempts", attempts)
-            if (seconds := getattr(task, "max_age_seconds", None)) is not None:
-                checked_seconds("max_age_seconds", seconds, above_zero=True)
+            parse_new_task({"payload": None, **_put_arguments(task)})
         except ValueError as error:
             raise InvalidTask(str(error)) from None
 
@@ -152,11 +163,8 @@ class FreshqBackend(BaseTaskBackend):
         receipt = own.put(
             payload | {"using": _using(task)},
             task_id=uuid.uuid4().hex,
-            kind=task.module_path,
-            priority=level_of(task.priority),
             at=due if due is not None and due > now else None,
-            max_age_seconds=getattr(task, "max_age_seconds", None),
-            group=getattr(task, "group", None),
+            **_put_arguments(task),
         )
         result = _result(task, receipt.task_id, payload)
         signals.task_enqueued.send(type(self), task_result=result)
@@ -217,6 +225,63 @@ class FreshqBackend(BaseTaskBackend):
         for name in names or [DEFAULT_TASK_QUEUE_NAME]:
             options = project.options_of(name)
             parse_options(cast("Any", {key: value for key, value in options.items() if key in known}))
+
+
+@dataclass(frozen=True)
+class TaskSchedule(Schedule):
+    """A schedule that enqueues a task of Django; `of_task` makes one.
+
+    Attributes:
+        queue_name: The queue of the task.
+    """
+
+    queue_name: str = DEFAULT_TASK_QUEUE_NAME
+
+    @classmethod
+    def of_task(
+        cls,
+        name: str,
+        when: Cron | Every,
+        task: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        catch_up: int = DEFAULT_CATCH_UP,
+    ) -> Self:
+        """Return a schedule for the list that the setting `SCHEDULES` names.
+
+        Args:
+            name: Unique in the project, and never reused: it is part of the ids of results.
+            when: When it fires.
+            task: The task of Django, perhaps with options set by `using`. It must not have a `run_after`.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+            catch_up: Number of missed ticks that fire late.
+
+        Raises:
+            TypeError: If an argument is no JSON value.
+            ValueError: If an argument is wrong.
+        """
+        if not getattr(task.get_backend(), "is_of_freshq", False):
+            msg = f"schedule {quoted(name)}: backend {quoted(task.backend)} of its task is no FreshqBackend"
+            raise ValueError(msg)
+        if task.run_after is not None:
+            msg = f"schedule {quoted(name)}: leave out run_after, as each tick says when the task runs"
+            raise ValueError(msg)
+        given = {"args": normalize_json(args), "kwargs": normalize_json(kwargs or {}), "using": _using(task)}
+
+        def payload(instant: datetime) -> dict[str, Any]:
+            return given | {"enqueued_at": instant.timestamp()}
+
+        made = cast("Self", cls.of(name, when, payload, catch_up=catch_up, **_put_arguments(task)))
+        return replace(made, queue_name=task.queue_name)
+
+
+def _put_arguments(task: Any) -> dict[str, Any]:
+    """Return arguments of `put` for a task of Django."""
+    given = {name: getattr(task, name, None) for name in PUT}
+    own = {name: value for name, value in given.items() if value is not None}
+    return {"kind": task.module_path, "priority": level_of(task.priority), **own}
 
 
 def _using(task: Any) -> dict[str, Any]:

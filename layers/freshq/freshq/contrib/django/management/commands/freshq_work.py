@@ -88,17 +88,22 @@ class Command(BaseCommand):
         except (ImportError, ValueError) as error:
             msg = f"FRESHQ: HANDLERS: {error}"
             raise CommandError(msg) from error
-        words = [f"{__name__}:runner", "--queue", f"{__name__}:queues"]
+        words = ["work", f"{__name__}:runner", "--queue", f"{__name__}:queues"]
         for option in OPTIONS:
             if (value := given[option.replace("-", "_")]) is not None:
                 words += [f"--{option}", str(value)]
         words += [f"--{flag}" for flag in FLAGS if given[flag.replace("-", "_")]]
-        # Child processes get these arguments, so that they import the project from the same folder.
-        sys.argv = ["freshq", "work", *words]
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        from freshq.cli.__main__ import main  # noqa: PLC0415 - only this command needs the extra
+        run_freshq(words)
 
-        main()
+
+def run_freshq(words: list[str]) -> None:
+    """Run a command of `freshq` that imports modules of the project, and exit with its status."""
+    # Child processes get these arguments, so that they import the project from the same folder.
+    sys.argv = ["freshq", *words]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    from freshq.cli.__main__ import main  # noqa: PLC0415 - only these commands need the extra
+
+    main()
 
 
 @contextmanager
