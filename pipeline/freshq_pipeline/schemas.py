@@ -1,6 +1,6 @@
-"""All schemas. Times are whole microseconds inside the pipeline, so that sums are exact.
+"""All schemas. Times are whole microseconds inside the pipeline, and values whole millionths: sums are exact.
 
-The published tables have fractional milliseconds and seconds.
+The published tables have fractional milliseconds, seconds and values.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ EVENT: Final[dict[str, str]] = {
     "kind": "string",
     "parent_id": "string",
     "root_id": "string",
+    "value_millionths": "bigint",  # null if the task was put without a value
+    "decay": "string",  # null or step: the value does not fall
     "priority": "int",
     "attempts": "int",
     "created_us": "bigint",  # for a delayed put, when it is due
@@ -53,7 +55,7 @@ EVENT: Final[dict[str, str]] = {
 LANDED: Final = (
     "schema_version int, event_id string, sequence string, change string, stream_ms double, "
     "ttl_removal boolean, task_id string, queue string, status string, group string, kind string, "
-    "parent string, root string, "
+    "parent string, root string, value double, decay string, "
     "shed_reason string, updated_ms double, created_ms double, put_ms double, deadline_ms double, "
     "lease_until_ms double, not_before_ms double, priority int, attempts int, lease string, worker string, "
     "expires_s bigint, _broken string"

@@ -52,6 +52,10 @@ class Recording:
         for name, of in (("parentId", "parent"), ("rootId", "root")):
             if more.get(of) is not None:
                 item[name] = {"S": more[of]}
+        if more.get("value") is not None:
+            item["taskValue"] = {"N": f"{more['value']}"}
+        if more.get("decay") is not None:
+            item["decay"] = {"S": more["decay"]}
         if due > at:
             item["notBefore"] = item["firstDue"] = ms(due)
         self._write(at, item)

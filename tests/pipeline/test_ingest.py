@@ -33,6 +33,7 @@ from tests.support.readings import known
 MIB: Final = 1 << 20
 MORE: Final[dict[str, Any]] = {
     "lease_until_ms": 1.5, "put_ms": START_SECONDS * 1e3, "kind": "mail", "parent": "p", "root": "r",
+    "value": 2.5, "decay": "linear",
 }  # fmt: skip
 EVENT_LINE: Final[dict[str, Any]] = small().landed()[1] | MORE
 NUMBERS: Final = (
@@ -98,7 +99,7 @@ def sound_blocks() -> dict[bytes, list[dict[str, Any]]]:
     """Return the blocks of a random corpus that Arrow accepts, with their events."""
     generator = random.Random(20260101)
     made = {}
-    for _ in range(6000):
+    for _ in range(7000):
         lines = [json.dumps(EVENT_LINE), *(changed(generator) for _ in range(generator.choice((1, 1, 2))))]
         table = canonical_block(encoded(lines))
         if table is not None:
@@ -253,14 +254,14 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sound_files, "HELD_BYTES", 4 * MIB)
     lines = (json.dumps(EVENT_LINE) + "\n").encode() * 2000
     (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.json.gz").write_bytes(gzip.compress(lines) * 64)  # 64 MB
+    (tmp_path / "in/a.json.gz").write_bytes(gzip.compress(lines) * 60)  # 64 MB
     events, out = Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out"))
     before = pa.default_memory_pool()
     tracemalloc.start()
     found = in_one_process(events, sizes_of(events), out)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found.events == 64 * 2000
+    assert found.events == 60 * 2000
     assert len(found.silver) > 4
     assert peak < 32 * MIB
     assert before.max_memory() < 192 * MIB
@@ -440,3 +441,24 @@ def test_the_attributes_of_a_task_are_known() -> None:
     task = replace(task, trace_context="00-1", parent_id="p", root_id="r", value=2.0, decay="linear")
     task, keyspace = replace(task, line_class="82zs"), Keyspace(1)
     assert set(OWN) == set(mutable_attributes(task, keyspace)) | set(encode(task, keyspace))
+
+
+WRONG_VALUES: Final = {0: "value not above 0", -2.5: "value not above 0", "NaN": "value not above 0",
+                       1e-9: "value not above 0", 1.1e12: "value above 1e+12"}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [Format.LANDED, Format.STREAMS])
+def test_values_are_whole_millionths(form: Format, spark: SparkSession, tmp_path: Path) -> None:
+    values = {**WRONG_VALUES, 0.1: None, 1e-6: None, 1e12: None, None: None}
+    tape = Recording()
+    for number, value in enumerate(values):
+        tape.put(number, f"{number}", value=value, decay="linear" if value else None)
+    if form is Format.LANDED:  # the archive lands no NaN
+        tape.records[2]["dynamodb"]["NewImage"]["taskValue"] = {"N": "1"}
+    lines = tape.lines(form)
+    lines[2] |= {"value": "NaN"} if form is Format.LANDED else {}
+    write_lines(tmp_path / "a.json", lines)
+    rows = read_by_spark(spark, tmp_path / "a.json", form, copied=False).collect()
+    assert [row["problem"] for row in rows] == list(values.values())
+    assert [row["value_millionths"] for row in rows[-4:]] == [100_000, 1, 10**18, None]
+    assert [row["decay"] for row in rows[-2:]] == ["linear", None]

@@ -261,6 +261,15 @@ class TestSwitch:
         named = {event["task_id"]: (event.get("parent"), event.get("root")) for event in pulled(kept)}
         assert named == {"root": (None, None), "child": ("root", "root"), "grandchild": ("child", "root")}
 
+    def test_events_have_the_value_of_tasks(self, queue: Queue, kept: SqlStore) -> None:
+        queue.put("x", task_id="dear", value=2.000001, decay="linear")
+        queue.put("x", task_id="plain")
+        queue.put("x", task_id="largest", value=1e12)
+        queue.claim(3)
+        found = [(event["task_id"], event.get("value"), event.get("decay")) for event in pulled(kept)]
+        put = [("dear", 2.000001, "linear"), ("plain", None, None), ("largest", 1e12, None)]
+        assert sorted(found, key=str) == sorted(2 * put, key=str)
+
     def test_a_queue_that_should_keep_one_and_does_not_is_refused(
         self, engine: sa.Engine, clock: Clock
     ) -> None:

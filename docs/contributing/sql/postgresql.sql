@@ -85,6 +85,8 @@ CREATE TABLE tasks_history (
   kind TEXT COLLATE "C",
   parent_id TEXT COLLATE "C",
   root_id TEXT COLLATE "C",
+  value_millionths BIGINT,
+  decay VARCHAR(8),
   priority SMALLINT NOT NULL,
   attempts INTEGER NOT NULL,
   created_us BIGINT NOT NULL,
@@ -121,11 +123,11 @@ CREATE TABLE tasks_records (
 CREATE OR REPLACE FUNCTION public.tasks_history_insert() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
     ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts,
-    not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, lease_token)
+    not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, value_millionths, decay, lease_token)
 SELECT NEW.queue, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'INSERT', 0, NEW.task_id, NEW.status,
     NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
     NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.parent_id, NEW.root_id,
-    NEW.lease_token FROM public.tasks_histories kept
+    NEW.value_millionths, NEW.decay, NEW.lease_token FROM public.tasks_histories kept
 WHERE kept.queue = NEW.queue; RETURN NULL; END $history$;
 REVOKE ALL ON FUNCTION public.tasks_history_insert() FROM PUBLIC;
 DROP TRIGGER IF EXISTS tasks_history_insert ON public.tasks;
@@ -137,11 +139,12 @@ CREATE TRIGGER tasks_history_insert AFTER INSERT ON public.tasks FOR EACH ROW EX
 CREATE OR REPLACE FUNCTION public.tasks_history_update() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
     ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts,
-    not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, lease_token, claimed_us, claimed_attempts)
+    not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, value_millionths, decay, lease_token,
+    claimed_us, claimed_attempts)
 SELECT NEW.queue, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'MODIFY', 0, NEW.task_id, NEW.status,
     NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
     NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.parent_id, NEW.root_id,
-    NEW.lease_token, CASE WHEN OLD.status = 'PENDING'
+    NEW.value_millionths, NEW.decay, NEW.lease_token, CASE WHEN OLD.status = 'PENDING'
 AND NEW.status <> 'TAKEN'
 AND NEW.last_claim_us IS NOT NULL
 AND (OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts) THEN
@@ -161,12 +164,12 @@ CREATE TRIGGER tasks_history_update AFTER UPDATE ON public.tasks FOR EACH ROW WH
 CREATE OR REPLACE FUNCTION public.tasks_history_delete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
     ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts,
-    not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, lease_token)
+    not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, value_millionths, decay, lease_token)
 SELECT OLD.queue, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'REMOVE', CASE WHEN OLD.agenda = 'over'
 AND OLD.due_us <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint THEN 1 ELSE 0 END, OLD.task_id,
     OLD.status, OLD.created_us, OLD.updated_us, OLD.deadline_us, OLD.expires, OLD.priority, OLD.task_group, OLD.kind,
     OLD.attempts, OLD.not_before_us, OLD.lease_until_us, OLD.shed_reason, OLD.put_us, OLD.parent_id, OLD.root_id,
-    OLD.lease_token FROM public.tasks_histories kept
+    OLD.value_millionths, OLD.decay, OLD.lease_token FROM public.tasks_histories kept
 WHERE kept.queue = OLD.queue; RETURN NULL; END $history$;
 REVOKE ALL ON FUNCTION public.tasks_history_delete() FROM PUBLIC;
 DROP TRIGGER IF EXISTS tasks_history_delete ON public.tasks;
@@ -949,10 +952,10 @@ WHERE tasks_history.event_id IN (:event_ids);
 SELECT tasks_history.event_id, tasks_history.queue, tasks_history.batch, tasks_history.at_us,
     tasks_history.change_kind, tasks_history.ttl_removal, tasks_history.claimed_us, tasks_history.claimed_attempts,
     tasks_history.task_id, tasks_history.status, tasks_history.task_group, tasks_history.kind,
-    tasks_history.parent_id, tasks_history.root_id, tasks_history.priority, tasks_history.attempts,
-    tasks_history.created_us, tasks_history.updated_us, tasks_history.put_us, tasks_history.deadline_us,
-    tasks_history.not_before_us, tasks_history.lease_until_us, tasks_history.lease_token, tasks_history.shed_reason,
-    tasks_history.expires
+    tasks_history.parent_id, tasks_history.root_id, tasks_history.value_millionths, tasks_history.decay,
+    tasks_history.priority, tasks_history.attempts, tasks_history.created_us, tasks_history.updated_us,
+    tasks_history.put_us, tasks_history.deadline_us, tasks_history.not_before_us, tasks_history.lease_until_us,
+    tasks_history.lease_token, tasks_history.shed_reason, tasks_history.expires
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks_history.batch = :of_batch::BIGINT

@@ -85,6 +85,8 @@ CREATE TABLE tasks_history (
   kind TEXT,
   parent_id TEXT,
   root_id TEXT,
+  value_millionths BIGINT,
+  decay VARCHAR(8),
   priority SMALLINT NOT NULL,
   attempts INTEGER NOT NULL,
   created_us BIGINT NOT NULL,
@@ -119,11 +121,12 @@ CREATE TABLE tasks_records (
 -- Keep the recorded events, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_insert AFTER INSERT ON tasks FOR EACH ROW BEGIN INSERT INTO tasks_history
     (queue, at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
-    task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, lease_token)
+    task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id,
+    value_millionths, decay, lease_token)
 SELECT NEW.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, 'INSERT', 0, NEW.task_id,
     NEW.status, NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
     NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.parent_id, NEW.root_id,
-    NEW.lease_token FROM tasks_histories kept
+    NEW.value_millionths, NEW.decay, NEW.lease_token FROM tasks_histories kept
 WHERE kept.queue = NEW.queue; END;
 
 -- trigger update
@@ -131,11 +134,11 @@ WHERE kept.queue = NEW.queue; END;
 CREATE TRIGGER IF NOT EXISTS tasks_history_update AFTER UPDATE ON tasks FOR EACH ROW WHEN (NEW.request_token <>
     OLD.request_token) BEGIN INSERT INTO tasks_history (queue, at_us, change_kind, ttl_removal, task_id, status,
     created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts, not_before_us, lease_until_us,
-    shed_reason, put_us, parent_id, root_id, lease_token, claimed_us, claimed_attempts)
+    shed_reason, put_us, parent_id, root_id, value_millionths, decay, lease_token, claimed_us, claimed_attempts)
 SELECT NEW.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, 'MODIFY', 0, NEW.task_id,
     NEW.status, NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
     NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.parent_id, NEW.root_id,
-    NEW.lease_token, CASE WHEN OLD.status = 'PENDING'
+    NEW.value_millionths, NEW.decay, NEW.lease_token, CASE WHEN OLD.status = 'PENDING'
 AND NEW.status <> 'TAKEN'
 AND NEW.last_claim_us IS NOT NULL
 AND (OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts) THEN
@@ -150,13 +153,14 @@ WHERE kept.queue = NEW.queue; END;
 -- Keep the recorded events, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_delete AFTER DELETE ON tasks FOR EACH ROW BEGIN INSERT INTO tasks_history
     (queue, at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
-    task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, lease_token)
+    task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id,
+    value_millionths, decay, lease_token)
 SELECT OLD.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, 'REMOVE', CASE WHEN
     OLD.agenda = 'over'
 AND OLD.due_us <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 THEN 1 ELSE 0 END,
     OLD.task_id, OLD.status, OLD.created_us, OLD.updated_us, OLD.deadline_us, OLD.expires, OLD.priority,
     OLD.task_group, OLD.kind, OLD.attempts, OLD.not_before_us, OLD.lease_until_us, OLD.shed_reason, OLD.put_us,
-    OLD.parent_id, OLD.root_id, OLD.lease_token FROM tasks_histories kept
+    OLD.parent_id, OLD.root_id, OLD.value_millionths, OLD.decay, OLD.lease_token FROM tasks_histories kept
 WHERE kept.queue = OLD.queue; END;
 
 -- put: put
@@ -868,10 +872,10 @@ WHERE tasks_history.event_id IN (:event_ids);
 SELECT tasks_history.event_id, tasks_history.queue, tasks_history.batch, tasks_history.at_us,
     tasks_history.change_kind, tasks_history.ttl_removal, tasks_history.claimed_us, tasks_history.claimed_attempts,
     tasks_history.task_id, tasks_history.status, tasks_history.task_group, tasks_history.kind,
-    tasks_history.parent_id, tasks_history.root_id, tasks_history.priority, tasks_history.attempts,
-    tasks_history.created_us, tasks_history.updated_us, tasks_history.put_us, tasks_history.deadline_us,
-    tasks_history.not_before_us, tasks_history.lease_until_us, tasks_history.lease_token, tasks_history.shed_reason,
-    tasks_history.expires
+    tasks_history.parent_id, tasks_history.root_id, tasks_history.value_millionths, tasks_history.decay,
+    tasks_history.priority, tasks_history.attempts, tasks_history.created_us, tasks_history.updated_us,
+    tasks_history.put_us, tasks_history.deadline_us, tasks_history.not_before_us, tasks_history.lease_until_us,
+    tasks_history.lease_token, tasks_history.shed_reason, tasks_history.expires
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue
 AND tasks_history.batch = :of_batch

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
+from freshq.policy.value import LARGEST_VALUE
 from freshq_pipeline.ingest.groups import GROUP_BYTES, Group, in_groups
 from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, Damage, Unbounded, blocks, reading
 from freshq_pipeline.ingest.sources import (
@@ -115,17 +116,19 @@ def _is_utf8(block: bytes) -> bool:
 
 
 def _are_in_range(records: pa.Table) -> bool:
-    """Return whether all times are numbers from 1970 on that are exact in microseconds; NaN is not."""
-    times = (records[f"{name}_ms"] for name in _MILLISECONDS)
-    return all(
-        pc.all(pc.and_(pc.greater_equal(time, 0), pc.less(time, _MAX_MS))).as_py() is not False
-        for time in times
-    )
+    """Return whether times are from 1970 on and exact in microseconds, and values in range; NaN is not."""
+    within = [
+        pc.and_(pc.greater_equal(time, 0), pc.less(time, _MAX_MS))
+        for time in (records[f"{name}_ms"] for name in _MILLISECONDS)
+    ]
+    value = records["value"]
+    within.append(pc.and_(pc.greater(value, 0), pc.less_equal(value, LARGEST_VALUE)))
+    return all(pc.all(one).as_py() is not False for one in within)
 
 
 def _event_columns(records: pa.Table) -> dict[str, pa.ChunkedArray]:
     """Return the columns of the canonical events, equal to those of `sources.from_landed`."""
-    times = {f"{name}_us": _micros(records[f"{name}_ms"]) for name in LANDED_TIMES}
+    times = {f"{name}_us": _whole(records[f"{name}_ms"], 1e3) for name in LANDED_TIMES}
     removed = pc.fill_null(pc.equal(records["change"], "REMOVE"), False)  # noqa: FBT003 - the value
     padded = pc.utf8_lpad(records["sequence"], SEQUENCE_DIGITS, "0")
     return (
@@ -133,10 +136,11 @@ def _event_columns(records: pa.Table) -> dict[str, pa.ChunkedArray]:
         | {name: records[name] for name in SAME_IN_LANDED}
         | {
             "sequence": pc.utf8_slice_codeunits(padded, 0, SEQUENCE_DIGITS),
-            "changed_us": pc.if_else(removed, times["stream_us"], _micros(records["updated_ms"])),
+            "changed_us": pc.if_else(removed, times["stream_us"], _whole(records["updated_ms"], 1e3)),
             "task_group": records["group"],
             "parent_id": records["parent"],
             "root_id": records["root"],
+            "value_millionths": _whole(records["value"], 1e6),
             "priority": pc.fill_null(records["priority"], 0),
             "attempts": pc.fill_null(records["attempts"], 0),
             "ttl_removal": pc.fill_null(records["ttl_removal"], False),  # noqa: FBT003 - the value
@@ -145,9 +149,9 @@ def _event_columns(records: pa.Table) -> dict[str, pa.ChunkedArray]:
     )
 
 
-def _micros(milliseconds: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return milliseconds as whole microseconds, rounded like `sources.micros`."""
-    return pc.floor(pc.add(pc.multiply(milliseconds, 1000.0), 0.5)).cast(pa.int64())
+def _whole(numbers: pa.ChunkedArray, units: float) -> pa.ChunkedArray:
+    """Return numbers in whole units, rounded like `sources.micros` and `sources.millionths`."""
+    return pc.floor(pc.add(pc.multiply(numbers, units), 0.5)).cast(pa.int64())
 
 
 def _are_usable(records: pa.Table, events: dict[str, pa.ChunkedArray]) -> bool:
@@ -160,6 +164,7 @@ def _are_usable(records: pa.Table, events: dict[str, pa.ChunkedArray]) -> bool:
         pc.is_in(events["status"], pa.array(STATUSES)),
         pc.is_in(events["change"], pa.array(CHANGES)),
         pc.fill_null(_is_nameable(events["queue"]), True),  # noqa: FBT003 - the value
+        pc.fill_null(pc.greater(events["value_millionths"], 0), True),  # noqa: FBT003 - the value
     )
     every = reduce(pc.and_kleene, usable)
     return pc.all(every, skip_nulls=False).as_py() is True
@@ -180,7 +185,7 @@ ROW_GROUP_ROWS: Final = 1 << 14
 GROUPS_PER_CORE: Final = 2
 # Columns whose values repeat. Dictionaries of other columns would take longer to write.
 REPEATED: Final = (
-    "change", "stream_us", "status", "queue", "task_group", "kind", "priority", "attempts", "worker",
+    "change", "stream_us", "status", "queue", "task_group", "kind", "decay", "priority", "attempts", "worker",
     "shed_reason", "ttl_removal",
 )  # fmt: skip
 

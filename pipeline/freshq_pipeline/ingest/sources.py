@@ -13,6 +13,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from freshq.model.fields import NEVER
+from freshq.policy.value import LARGEST_VALUE
 from freshq_pipeline.schemas import EVENT, EXPORT, LANDED, LANDED_VERSION, STREAMS, Format
 
 if TYPE_CHECKING:
@@ -48,11 +49,12 @@ FIRST_YEAR_TOO_LATE: Final = 2262
 MAX_TIME_US: Final = 9_214_646_400_000_000
 # Times that are only bounds, and their value if they are too late to ever come.
 _BOUNDS: Final = {"deadline_us": None, "lease_until_us": MAX_TIME_US - 1, "not_before_us": MAX_TIME_US - 1}
+MOST_MILLIONTHS: Final = int(LARGEST_VALUE * 1e6)
 REQUIRED: Final = ("event_id", "task_id", "changed_us", "stream_us", "created_us")
 # Names of the times in landed events, without their unit, and of the fields that need no conversion.
 LANDED_TIMES: Final = ("stream", "created", "put", "deadline", "lease_until", "not_before")
 SAME_IN_LANDED: Final = (
-    "event_id", "task_id", "change", "status", "queue", "kind", "lease", "worker", "shed_reason",
+    "event_id", "task_id", "change", "status", "queue", "kind", "decay", "lease", "worker", "shed_reason",
 )  # fmt: skip
 # Leading zeros make texts sort as numbers.
 SEQUENCE_DIGITS: Final = 40
@@ -101,6 +103,8 @@ def _unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
         *missing,
         *((time < 0, f"{name} before 1970") for name, time in times.items()),
         *((time >= MAX_TIME_US, f"{name} in {FIRST_YEAR_TOO_LATE} or later") for name, time in times.items()),
+        (event["value_millionths"] <= 0, "value not above 0"),
+        (event["value_millionths"] > MOST_MILLIONTHS, f"value above {LARGEST_VALUE:g}"),
         (event["changed_us"] > event["stream_us"] + MAX_AHEAD_US, AHEAD),
         (event["changed_us"] < event["stream_us"] - MAX_BEHIND_US, BEHIND),
         (~F.coalesce(event["status"].isin(*STATUSES), F.lit(False)), "unknown status"),
@@ -137,6 +141,11 @@ def micros(milliseconds: Column) -> Column:
     # Adding a half and rounding down is exact for times within centuries of now, and faster than round().
     exact = F.floor(milliseconds * 1000 + 0.5).cast("bigint")
     return F.when(~F.isnan(milliseconds), exact)
+
+
+def millionths(value: Column) -> Column:
+    """Return a value as whole millionths; 0, which no task may have, if it is not a number."""
+    return F.when(F.isnan(value), F.lit(0)).otherwise(F.floor(value * 1_000_000 + 0.5).cast("bigint"))
 
 
 _TIMES: Final = {
@@ -186,6 +195,8 @@ def from_image(image: Column) -> dict[str, Column]:
         "kind": _text(image, "taskKind"),
         "parent_id": _text(image, "parentId"),
         "root_id": _text(image, "rootId"),
+        "value_millionths": millionths(_number(image, "taskValue", "double")),
+        "decay": _text(image, "decay"),
         "shed_reason": _text(image, "shedReason"),
         "priority": F.coalesce(_number(image, "priority", "int"), F.lit(0)),
         "attempts": F.coalesce(_number(image, "attempts", "int"), F.lit(0)),
@@ -233,6 +244,7 @@ def from_landed(rows: DataFrame) -> DataFrame:
         "task_group": field["group"],
         "parent_id": field["parent"],
         "root_id": field["root"],
+        "value_millionths": millionths(field["value"]),
         "priority": F.coalesce(field["priority"], F.lit(0)),
         "attempts": F.coalesce(field["attempts"], F.lit(0)),
         "ttl_removal": F.coalesce(field["ttl_removal"], F.lit(False)),

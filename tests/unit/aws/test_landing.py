@@ -37,6 +37,16 @@ def test_an_event_has_what_the_pipeline_needs_and_no_secret() -> None:
     assert all(not isinstance(value, dict | list) for value in event.values())
 
 
+def test_an_event_has_the_value_and_its_decay() -> None:
+    queue = Queue.memory()
+    for value, decay in ((0.1, "linear"), (1e12, None), (None, None)):
+        task = known(queue, queue.put("work", value=value, decay=decay).task_id)
+        change = {"Keys": {"taskId": {"S": task.task_id}}, "ApproximateCreationDateTime": 1.0}
+        event = landed_event({"eventID": "1", "dynamodb": change | {"NewImage": encode(task, Keyspace(1))}})
+        assert event is not None
+        assert (event.get("value"), event.get("decay")) == (value, decay)
+
+
 def test_the_item_of_a_task_is_landed(queue_of_one: tuple[dict[str, Any], str]) -> None:
     item, task_id = queue_of_one
     change = {"Keys": {"taskId": item["taskId"]}, "NewImage": item, "ApproximateCreationDateTime": 1.0}

@@ -29,7 +29,8 @@ def url(tmp_path: Path) -> str:
     with closing(Queue.sql(address, clock=clock, max_age_seconds=60.0, history=True)) as queue:
         queue.create_table()
         for n in range(30):
-            queue.put({"secret": n}, group=f"g{n % 3}", priority=n % 2)
+            value, decay = (n + 0.1, "linear") if n % 2 else (None, None)
+            queue.put({"secret": n}, group=f"g{n % 3}", priority=n % 2, value=value, decay=decay)
             clock.advance(1.0)
         for _ in range(20):
             (claim,) = queue.claim()
@@ -65,9 +66,11 @@ def test_the_formats_have_the_same_content(tmp_path: Path, url: str) -> None:
     assert answers[0]["tasks"] == 30
     (tmp_path / "c").rename(tmp_path / "c.parquet")
     first, *others = (read_recording(tmp_path / name) for name in ("a.jsonl", "b.parquet", "c.parquet"))
+    assert list(first.values[:4]) == [1.0, 1.1, 1.0, 3.1]
     for other in others:
         assert other.at == first.at
         assert other.groups == first.groups
+        assert (other.values, other.decays) == (first.values, first.decays)
         assert list(map(repr, other.service)) == list(map(repr, first.service))
 
 

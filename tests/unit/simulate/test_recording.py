@@ -52,6 +52,12 @@ def test_a_task_that_ran() -> None:
     }  # fmt: skip
 
 
+def test_a_task_with_a_value() -> None:
+    more = {"value": 2.5, "decay": "linear"}
+    (line,) = recorded(put("a", **more), event("a", 1.0, "TAKEN", **more), event("a", 2.0, "SUCCESS", **more))
+    assert {name: line[name] for name in more} == more
+
+
 def test_attempts_add_up_and_a_release_does_not_count() -> None:
     (line,) = recorded(
         put("a"),
@@ -166,6 +172,32 @@ def test_a_recording_is_read_in_order(tmp_path: Path, name: str) -> None:
     assert list(load.service) == [2.0, 2.0]
     assert list(load.deadline) == [5.0, 27.0]
     assert load.duration_seconds == pytest.approx(7.0)
+
+
+def test_values_are_read_where_there_are_any(tmp_path: Path) -> None:
+    lines = [
+        {"at_seconds": 3.0, "service_seconds": 1.0},
+        {"at_seconds": 2.0, "service_seconds": 1.0, "value": 8, "decay": "linear"},
+        {"at_seconds": 1.0, "service_seconds": 1.0, "value": None, "decay": None},
+        {"at_seconds": 4.0, "service_seconds": 1.0, "decay": "step"},
+    ]
+    found = read_recording(write(tmp_path / "load.jsonl", *lines)).with_services(1)
+    load = found.load(10.0)
+    assert (list(load.values), list(load.decays)) == ([1.0, 8.0, 1.0, 1.0], [0, 1, 0, 0])
+    assert [load.worth(task, 6.0) for task in range(4)] == [1.0, 4.0, 1.0, 1.0]
+    part = found.chosen([3, 1], [0.0, 1.0])
+    assert (list(part.values), list(part.decays)) == ([1.0, 8.0], [0, 1])
+    plain = read_recording(write(tmp_path / "plain.jsonl", lines[0], lines[3])).load(10.0)
+    assert (list(plain.values), list(plain.decays)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"value": 0}, {"value": -1}, {"value": 1e13}, {"value": "1"}, {"decay": "fast"}]
+)
+def test_a_wrong_value_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    file = write(tmp_path / "load.jsonl", {"at_seconds": 1.0, **wrong})
+    with pytest.raises(ValueError, match=f"line 1: {next(iter(wrong))}: "):
+        read_recording(file)
 
 
 def test_service_times_are_drawn_from_those_of_the_kind(tmp_path: Path) -> None:

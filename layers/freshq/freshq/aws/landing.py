@@ -28,7 +28,12 @@ TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
 # The first instant after the range of `datetime`, as in `model.new_task`, which the archive does not import.
 MAX_EPOCH_SECONDS: Final = 253_402_300_800
 # Fields of the event that copy an attribute of the item, with types.
-_TYPES: Final = {FieldType.TEXT: str, FieldType.WHOLE: int, FieldType.TIME: float}
+_TYPES: Final = {
+    FieldType.TEXT: str,
+    FieldType.WHOLE: int,
+    FieldType.REAL: float,
+    FieldType.TIME: float,
+}
 _ATTRIBUTES: Final[Mapping[str, tuple[str, type[str | float | int]]]] = {
     field.event: (field.name, _TYPES[field.kind]) for field in EVENT_FIELDS if field.field != "task_id"
 }

@@ -110,8 +110,8 @@ FIELDS: Final = (
     StoredField("trace_context", "trace_context", "traceContext", _TEXT, _PUT),
     StoredField("parent_id", "parent_id", "parentId", _TEXT, _PUT, "parent"),
     StoredField("root_id", "root_id", "rootId", _TEXT, _PUT, "root"),
-    StoredField("value", "value_millionths", "taskValue", _REAL, _PUT),
-    StoredField("decay", "decay", "decay", _TEXT, _PUT),
+    StoredField("value", "value_millionths", "taskValue", _REAL, _PUT, "value"),
+    StoredField("decay", "decay", "decay", _TEXT, _PUT, "decay"),
     StoredField("line_class", "line_class", "lineClass", _TEXT, _PUT),
     StoredField("attempt_record", "attempt_record", "attemptRecord", _TEXT, _END),
 )

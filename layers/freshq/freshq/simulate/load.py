@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from freshq.errors import needs, quoted
 from freshq.model.task import MAX_PRIORITY, TaskStatus
 from freshq.model.validation import problem_of
-from freshq.policy.value import DEFAULT_VALUE, value_at
+from freshq.policy.value import DEFAULT_VALUE, LARGEST_VALUE, Decay, value_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -295,6 +295,8 @@ class Arrival(BaseModel):
         group: Tenant or key.
         kind: Kind of its message.
         parent: The task that put it.
+        value: Its value; None counts as 1.
+        decay: How the value falls until the deadline; None: not at all.
         version: Version of the format.
     """
 
@@ -307,6 +309,8 @@ class Arrival(BaseModel):
     group: str | None = None
     kind: str | None = None
     parent: str | None = None
+    value: Annotated[float, Field(gt=0, le=LARGEST_VALUE)] | None = None
+    decay: Annotated[Decay, Field(strict=False)] | None = None
     version: Literal[1] = VERSION
 
 
@@ -321,6 +325,8 @@ class Recording:
         levels: Priority level of each task.
         groups: Group of each task.
         kinds: Kind of each task.
+        values: Value of each task; empty if none was put with a value or a decay.
+        decays: 1 for each task whose value falls steadily until its deadline; empty in the same case.
     """
 
     at: array[float] = field(default_factory=lambda: array("d"))
@@ -329,6 +335,8 @@ class Recording:
     levels: bytearray = field(default_factory=bytearray)
     groups: list[str | None] = field(default_factory=list)
     kinds: list[str | None] = field(default_factory=list)
+    values: array[float] = field(default_factory=lambda: array("d"))
+    decays: bytearray = field(default_factory=bytearray)
 
     def __len__(self) -> int:
         """Return the number of tasks."""
@@ -358,6 +366,12 @@ class Recording:
         self.levels.append(arrival.level)
         self.groups.append(None if arrival.group is None else intern(arrival.group))
         self.kinds.append(None if arrival.kind is None else intern(arrival.kind))
+        decays = arrival.decay is Decay.LINEAR
+        if self.values or arrival.value is not None or decays:
+            before = len(self.at) - 1 - len(self.values)
+            value = DEFAULT_VALUE if arrival.value is None else arrival.value
+            self.values.extend([DEFAULT_VALUE] * before + [value])
+            self.decays.extend(bytes(before) + bytes([decays]))
 
     def chosen(self, places: Sequence[int], at: Iterable[float]) -> Recording:
         """Return a sample of the tasks, at other arrival times."""
@@ -368,6 +382,8 @@ class Recording:
             levels=bytearray(self.levels[place] for place in places),
             groups=[self.groups[place] for place in places],
             kinds=[self.kinds[place] for place in places],
+            values=array("d", [self.values[place] for place in places] if self.values else ()),
+            decays=bytearray(self.decays[place] for place in places) if self.decays else bytearray(),
         )
 
     def in_order(self) -> Recording:
@@ -398,7 +414,7 @@ class Recording:
             if math.isnan(seconds):
                 known = by_kind.get(self.kinds[place], every)
                 service[place] = choice(known) if known else (drawn or ())[place]
-        return Recording(self.at, service, self.ages, self.levels, self.groups, self.kinds)
+        return replace(self, service=service)
 
     def _services_by_kind(self) -> dict[str | None, list[float]]:
         by_kind: dict[str | None, list[float]] = {}
@@ -451,6 +467,8 @@ class Recording:
             duration_seconds=self.duration_seconds,
             levels=bytes(self.levels) if any(self.levels) else b"",
             groups=self.groups if any(self.groups) else (),
+            values=self.values,
+            decays=bytes(self.decays),
         )
 
 
@@ -689,7 +707,7 @@ def _line(event: Mapping[str, Any], service_seconds: float | None) -> dict[str, 
         "service_seconds": service,
         "deadline_seconds": age,
         "level": event.get("priority") or None,
-        **{name: event.get(name) for name in ("group", "kind", "parent")},
+        **{name: event.get(name) for name in ("group", "kind", "parent", "value", "decay")},
     }
     return {name: value for name, value in line.items() if value is not None}
 

@@ -242,12 +242,8 @@ class _ParquetFile:
         with needs("pipeline"):
             import pyarrow as pa
             import pyarrow.parquet as pq
-        numbers = {
-            "at_seconds": pa.float64(),
-            "service_seconds": pa.float64(),
-            "deadline_seconds": pa.float64(),
-        }
-        texts = dict.fromkeys(("group", "kind", "parent"), pa.string())
+        numbers = dict.fromkeys(("at_seconds", "service_seconds", "deadline_seconds", "value"), pa.float64())
+        texts = dict.fromkeys(("group", "kind", "parent", "decay"), pa.string())
         self._schema = pa.schema({**numbers, "level": pa.int8(), **texts, "version": pa.int8()})
         self._table = pa.Table
         self._file = pq.ParquetWriter(file, self._schema, compression="zstd")

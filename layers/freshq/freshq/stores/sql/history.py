@@ -43,6 +43,8 @@ BATCH_EVENTS: Final = 10_000
 STATEMENT_EVENTS: Final = 1_000
 # Seconds between checks for events past their retention, while a process finds none.
 CHECK_INTERVAL_SECONDS: Final = 60.0
+# Columns are in microseconds and millionths, times of events in milliseconds.
+UNITS_IN_COLUMN: Final = {FieldType.TIME: 1e3, FieldType.REAL: 1e6}
 # Each task leaves at least this many events: put, claim and end.
 EVENTS_PER_TASK: Final = 4
 
@@ -76,8 +78,8 @@ def _event(row: Row[Any]) -> dict[str, Any]:
     columns = row._mapping  # noqa: SLF001 - SQLAlchemy's name for the row as a mapping
     for field in EVENT_FIELDS:
         value = columns[field.column]
-        is_time = field.kind is FieldType.TIME and value is not None
-        event[field.event] = value / 1000 if is_time else value
+        units = UNITS_IN_COLUMN.get(field.kind)
+        event[field.event] = value if units is None or value is None else value / units
     if row.change_kind == REMOVE:
         del event["updated_ms"]  # the time of the removal is `stream_ms`
     event |= holder(row.lease_token)

@@ -307,6 +307,8 @@ def _history(table: str, metadata: sa.MetaData, dialect: str) -> sa.Table:
         required("status", sa.String(STATUS_CHARS)),
         *(sa.Column(name, key_text(MAX_GROUP_BYTES)) for name in ("task_group", "kind")),
         *(sa.Column(name, key_text(MAX_ID_BYTES)) for name in ("parent_id", "root_id")),
+        sa.Column("value_millionths", sa.BigInteger),
+        sa.Column("decay", sa.String(DECAY_CHARS)),
         required("priority", sa.SmallInteger),
         required("attempts", sa.Integer),
         *(required(f"{name}_us", sa.BigInteger) for name in ("created", "updated")),
