@@ -359,7 +359,7 @@ def versions_by_task(changes: Iterable[Change]) -> dict[str, list[Task]]:
 
 STATEMENTS: Final = Path(__file__).with_name("duckdb_tables")
 # The published tables.
-MADE: Final = ("tasks", "minutes", "chains", "ledger", "violations", "groups", "workers")
+MADE: Final = ("tasks", "minutes", "chains", "ledger", "violations", "groups", "kinds", "workers")
 # In the order of their dependencies.
 _STATEMENTS: Final = ("changes", "inversions", "tasks", "standing", *MADE[1:])
 # Columns with floating-point sums or quotients depend on the order of operations, so they are rounded. All

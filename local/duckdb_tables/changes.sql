@@ -2,7 +2,7 @@
 create temp table changes as
 with delivered as (
   select distinct on (event_id) task_id, lpad(sequence, 40, '0') as sequence, change, status, queue, "group" as task_group, kind,
-    parent as parent_id, root as root_id,
+    parent as parent_id, root as root_id, floor(value * 1e6 + 0.5)::bigint as value_millionths, decay,
     coalesce(priority, 0) as priority, coalesce(attempts, 0) as attempts, lease, worker, shed_reason,
     change = 'REMOVE' as removed, coalesce(ttl_removal, false) as ttl_removal,
     round(case when change = 'REMOVE' then stream_ms else updated_ms end * 1000)::bigint as at_us,
@@ -10,7 +10,7 @@ with delivered as (
     round(lease_until_ms * 1000)::bigint as lease_until_us, round(not_before_ms * 1000)::bigint as not_before_us
   from read_json(getvariable('files'), format = 'newline_delimited', columns = {
     event_id: 'varchar', sequence: 'varchar', change: 'varchar', stream_ms: 'double', ttl_removal: 'boolean',
-    task_id: 'varchar', queue: 'varchar', status: 'varchar', "group": 'varchar', kind: 'varchar', parent: 'varchar', root: 'varchar', shed_reason: 'varchar',
+    task_id: 'varchar', queue: 'varchar', status: 'varchar', "group": 'varchar', kind: 'varchar', parent: 'varchar', root: 'varchar', value: 'double', decay: 'varchar', shed_reason: 'varchar',
     updated_ms: 'double', created_ms: 'double', deadline_ms: 'double', lease_until_ms: 'double',
     not_before_ms: 'double', put_ms: 'double', priority: 'int', attempts: 'int', lease: 'varchar', worker: 'varchar'
   })
@@ -32,6 +32,9 @@ placed as (
     case when not born then lag(status) over task end as before,
     case when not born then lag(attempts) over task end as before_attempts,
     case when not born then lag(worker) over task end as before_worker,
+    not born and change = 'MODIFY' and put_us <= lag(put_us) over task and lag(status) over task is not null
+      and (value_millionths is distinct from lag(value_millionths) over task
+        or decay is distinct from lag(decay) over task) as revalued,
     case when not born then lag(lease_until_us) over task end as before_until_us,
     case when not lead(born) over task then lead(at_us) over task end as next_us,
     coalesce(lead(born) over task, true) as final,

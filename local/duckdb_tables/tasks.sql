@@ -7,12 +7,13 @@ with gathered as (
     max(at_us) filter (not removed and status in ('SUCCESS', 'FAILURE', 'CANCELLED', 'SHED')) as settled_us,
     count(*) filter (claimed) - count(*) filter (released) as claims,
     sum(held_us)::bigint as run_us, (count(*) filter (lease_lost))::int as lease_losses,
-    list(before || ' -> ' || status order by sequence) filter (illegal) as illegal_steps
+    list(if(illegal, before || ' -> ' || status, 'to another value') order by sequence) filter (illegal or revalued)
+      as illegal_steps
   from changes group by queue, task_id, life
 ),
 -- The outcome of a removed task depends on its last state.
 ended as (
-  select task_id, life, queue, task_group, kind, parent_id, root_id, priority, deadline_us, attempts, shed_reason,
+  select task_id, life, queue, task_group, kind, parent_id, root_id, priority, value_millionths, decay, deadline_us, attempts, shed_reason,
     case when removed then coalesce(before, status) else status end as status,
     case when removed then at_us end as removed_us, removed and ttl_removal as by_ttl,
     removed and not ttl_removal as by_client,
@@ -38,7 +39,7 @@ finished as (
       else coalesce(settled_us, created_us) end as finished_us
   from fated join gathered using (queue, task_id, life)
 )
-select task_id, life, queue, task_group, kind, parent_id, root_id, priority, put_us, created_us, deadline_us, first_taken_us, finished_us, removed_us,
+select task_id, life, queue, task_group, kind, parent_id, root_id, priority, value_millionths, decay, put_us, created_us, deadline_us, first_taken_us, finished_us, removed_us,
   greatest(claims, attempts)::int as attempts,
   case when first_taken_us >= created_us then first_taken_us - created_us when first_taken_us is not null then 0 end
     as wait_us,
@@ -49,6 +50,14 @@ select task_id, life, queue, task_group, kind, parent_id, root_id, priority, put
   -- Only resources and callers have such ids; they are matched oldest first.
   case when not ends_with(task_id, '#' || created_us) then (queue, task_id, life) in (from inversions) end as inverted,
   outcome = 'success' and coalesce(finished_us <= deadline_us, true) as in_time,
+  -- Of a value that falls steadily, the part of its life that was left when the task ended.
+  case when in_time and decay = 'linear' and deadline_us is not null
+      then floor(coalesce(value_millionths, 1_000_000) * least(1, (deadline_us - finished_us) / greatest(1, deadline_us - created_us)) + 0.5)
+    when in_time then coalesce(value_millionths, 1_000_000)
+    when outcome not in ('pending', 'taken') then 0 end / 1e6 as value_delivered,
+  -- Sums are of the published values, in millionths.
+  floor(coalesce(value_millionths / 1e6, 1) * 1e6 + 0.5)::bigint as worth_millionths,
+  floor(value_delivered * 1e6 + 0.5)::bigint as delivered_millionths,
   list_concat(
     list_filter([
       if(not begun and put_us >= start_us, 'no creation recorded', null),
@@ -60,8 +69,8 @@ select task_id, life, queue, task_group, kind, parent_id, root_id, priority, put
 from finished;
 
 create temp table tasks as
-select task_id, life, queue, task_group, kind, parent_id, root_id, priority, put_us / 1e3 as put_ms, created_us / 1e3 as created_ms, deadline_us / 1e3 as deadline_ms,
+select task_id, life, queue, task_group, kind, parent_id, root_id, priority, value_millionths / 1e6 as value, decay, put_us / 1e3 as put_ms, created_us / 1e3 as created_ms, deadline_us / 1e3 as deadline_ms,
   first_taken_us / 1e3 as first_taken_ms, finished_us / 1e3 as finished_ms, removed_us / 1e3 as removed_ms, attempts,
   wait_us / 1e6 as wait_seconds, run_us / 1e6 as run_seconds, outcome, shed_reason, lease_losses, inverted, in_time,
-  problems
+  value_delivered, problems
 from lives

@@ -118,7 +118,7 @@ class Spark:
 class Scenarios:
     """The scenarios of a replay, as given on the command line."""
 
-    policies: str = "lifo,fifo,adaptive"
+    policies: str | None = None
     capacity: str = "0.5,1,2"
     deadline_seconds: str | None = None
     recorded_policy: Order = Order.LIFO
@@ -141,7 +141,9 @@ class Scenarios:
         deadlines: tuple[float | None, ...] = (None,)
         if self.deadline_seconds is not None:
             deadlines = parsed("deadline-seconds", self.deadline_seconds, float, "numbers")
-        orders = parsed("policies", self.policies, Order, f"of {', '.join(Order)}")
+        orders = None
+        if self.policies is not None:
+            orders = parsed("policies", self.policies, Order, f"of {', '.join(Order)}")
         capacities = parsed("capacity", self.capacity, float, "numbers")
         return Grid(orders, capacities, deadlines, self.recorded_policy, self.servers, self.seed, self.queue)
 

@@ -46,7 +46,9 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "YYYY-MM-DD",
     },
     "until": {"help": "Compute the tables of days up to this one again.", "metavar": "YYYY-MM-DD"},
-    "policies": {"help": "Orders of service."},
+    "policies": {
+        "help": "Orders of service (default: lifo,fifo,adaptive, and for tasks with values value,deadline)."
+    },
     "capacity": {"help": "Multiples of the recorded capacity."},
     "deadline_seconds": {"help": "Ages at which tasks become stale (default: as recorded)."},
     "recorded_policy": {"help": "Order of service when the events were recorded."},

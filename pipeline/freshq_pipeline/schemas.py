@@ -80,6 +80,11 @@ EXPORT: Final = (
     f"NewImage {_IMAGE}, OldImage {_IMAGE}, _broken string"
 )
 
+# The value that was put, and what became of it: `decayed` while a task waited that was done in time.
+VALUES: Final = (
+    "value_put", "value_delivered", "value_decayed", "value_late", "value_failure", "value_shed",
+    "value_cancelled", "value_open",
+)  # fmt: skip
 OUTCOMES: Final = ("success", "failure", "cancelled", "shed", "pending", "taken")
 
 # The percentiles of waits by name, as shares of the waits.
@@ -96,6 +101,8 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "parent_id": "string",
         "root_id": "string",  # null unless a run put the task with `parent`
         "priority": "int",
+        "value": "double",  # null if the task was put without a value; then it counts as 1
+        "decay": "string",
         "put_ms": "double",
         "created_ms": "double",
         "deadline_ms": "double",
@@ -110,6 +117,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "lease_losses": "int",
         "inverted": "boolean",
         "in_time": "boolean",
+        "value_delivered": "double",  # null while the task is not over
         "problems": "array<string>",
     },
     "minutes": {
@@ -161,6 +169,9 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         **dict.fromkeys(OUTCOMES, "bigint"),
         "difference": "bigint",  # created minus all fates
         "violations": "bigint",
+        "valued": "bigint",  # tasks put with a value or a decay
+        **dict.fromkeys(VALUES, "double"),
+        "value_difference": "double",  # the value put minus what became of it
     },
     "violations": {
         "task_id": "string",
@@ -184,6 +195,17 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "jain_index": "double",  # of the successes; the same in every row of a queue
         "jain_index_of_demand": "double",  # of the successes per offer; also the same in every row
     },
+    "kinds": {
+        "queue": "string",
+        "kind": "string",
+        "offered": "bigint",
+        "in_time": "bigint",
+        "shed": "bigint",
+        "value_offered": "double",
+        "value_delivered": "double",
+        "value_lost": "double",  # decayed, late, failed or shed
+        "value_share": "double",  # delivered of what was offered
+    },
     "workers": {
         "queue": "string",
         "worker": "string",
@@ -199,10 +221,11 @@ BY_DAY: Final = ("tasks", "minutes", "chains")
 
 # Totals of each day, from which totals over all days are computed. A row has only the columns of its `kind`.
 TOTALS: Final[dict[str, str]] = {
-    "kind": "string",  # fates, waits, workers, violations, open
+    "kind": "string",  # fates, kinds, waits, workers, violations, open
     "day": "string",
     "queue": "string",
     "task_group": "string",
+    "task_kind": "string",
     "tasks": "bigint",
     "created": "bigint",
     **dict.fromkeys(OUTCOMES, "bigint"),
@@ -210,6 +233,8 @@ TOTALS: Final[dict[str, str]] = {
     "run_us": "bigint",
     "violations": "bigint",
     "inversions": "bigint",
+    "valued": "bigint",
+    **dict.fromkeys(VALUES, "decimal(38,0)"),  # millionths, whose sums may exceed 64 bits
     "worker": "string",
     "claims": "bigint",
     "settles": "bigint",

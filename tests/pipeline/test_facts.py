@@ -16,7 +16,7 @@ from freshq_pipeline.gold.figures import wait_percentiles
 from freshq_pipeline.gold.minutes import AGES_SECONDS, HISTOGRAM_BASE
 from freshq_pipeline.ingest.sources import read_records
 from freshq_pipeline.schemas import OUTCOMES as FATES
-from freshq_pipeline.schemas import Format
+from freshq_pipeline.schemas import VALUES, Format
 from freshq_pipeline.spark.tuning import LARGE, MEDIUM
 from freshq_pipeline.storage.state import State
 from tests.pipeline.conftest import Pipeline, Rows, table, tuned
@@ -138,6 +138,74 @@ def test_queues_apart_inversions_violations_and_an_id_used_again(
     assert_between_attempts_no_task_is_in_the_backlog(summary)
     assert_queues_are_apart(summary)
     assert_delayed_puts_count_from_their_due_times(summary)
+    assert differing(summary, tmp_path / "in/*.json", tmp_path / "duckdb") == {}
+
+
+def valued() -> Recording:
+    """Return lives with every fate of a value: 1 to 512 by powers of two, and a task without a value."""
+    tape = Recording()
+
+    def put(number: int, **more: Any) -> str:
+        tape.put(number, f"{number}", group=more.pop("group", None), **{"value": 2**number, **more})
+        return f"{number}"
+
+    for number in (0, 1, 2, 3, 8):
+        tape.take(20, put(number, max_age=100, group="red", decay="linear" if number in {1, 8} else None))
+    for number in (0, 1, 8):
+        tape.settle(41 + number, f"{number}", "SUCCESS")  # 8 loses 41 of its 100 seconds, 1 the same
+    tape.settle(200, "2", "SUCCESS")  # late
+    tape.settle(45, "3", "FAILURE")
+    tape.change(46, put(4, group="blue"), "CANCELLED")
+    tape.change(47, put(5, group="blue"), "SHED", shedReason={"S": "overflow"})
+    put(6, group="blue")  # expires
+    put(7, max_age=1e6)
+    tape.take(60, put(9, max_age=1e6))
+    tape.put(61, "plain", max_age=1e6)
+    # A later put may change the value of a live task.
+    tape.change(70, "7", "PENDING", putAt=ms(70), taskValue={"N": "0.5"})
+    return tape
+
+
+def test_values_balance(pipeline: Pipeline, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in/a.json", valued().landed())
+    summary = pipeline(tmp_path / "in", tmp_path / "out")
+    assert (summary["ledger_violations"], summary["valued"]) == (0, 10)
+    delivered = {row["task_id"]: row["value_delivered"] for row in table(summary, "tasks", "task_id")}
+    lost = dict.fromkeys("23456", 0.0)
+    assert delivered == {"0": 1.0, "1": 1.18, "8": 151.04, "7": None, "9": None, "plain": None} | lost
+    total = table(summary, "ledger", "day")[-1]
+    put = 1 + 2 + 4 + 8 + 16 + 32 + 64 + 0.5 + 256 + 512 + 1
+    assert {name: total[name] for name in ("valued", *VALUES, "value_difference", "difference")} == {
+        "valued": 10, "value_put": put, "value_delivered": 153.22, "value_decayed": 105.78,
+        "value_late": 4.0, "value_failure": 8.0, "value_shed": 96.0, "value_cancelled": 16.0,
+        "value_open": 513.5, "value_difference": 0.0, "difference": 0,
+    }  # fmt: skip
+    kinds = {row["kind"]: row for row in table(summary, "kinds", "kind")}
+    assert kinds["kind of blue"] == {
+        "queue": "default", "kind": "kind of blue", "offered": 3, "in_time": 0, "shed": 2,
+        "value_offered": 112.0, "value_delivered": 0.0, "value_lost": 96.0, "value_share": 0.0,
+    }  # fmt: skip
+    assert (kinds["kind of red"]["value_lost"], kinds[None]["value_lost"]) == (117.78, 0.0)
+    assert summary["value_offered"] == put
+    assert differing(summary, tmp_path / "in/*.json", tmp_path / "duckdb") == {}
+
+
+def test_values_that_do_not_balance_are_violations(pipeline: Pipeline, tmp_path: Path) -> None:
+    tape = Recording()
+    for number, task in enumerate(("a", "b", "lost")):
+        tape.put(number, task, value=8)
+        tape.take(number + 3, task)
+    tape.settle(7, "a", "SUCCESS", taskValue={"N": "9"})
+    tape.settle(8, "b", "SUCCESS", decay={"S": "linear"})
+    tape.settle(9, "lost", "SUCCESS")
+    events = [event for event in tape.landed() if (event["task_id"], event["change"]) != ("lost", "INSERT")]
+    write_lines(tmp_path / "in/a.json", events)
+    summary = pipeline(tmp_path / "in", tmp_path / "out")
+    problems = {row["task_id"]: row["problem"] for row in table(summary, "violations", "task_id")}
+    changed = "illegal step to another value"
+    assert problems == {"a": changed, "b": changed, "lost": "no creation recorded"}
+    (_day, total) = table(summary, "ledger", "day")
+    assert (total["difference"], total["value_put"], total["value_difference"]) == (-1, 0.0, -25.0)
     assert differing(summary, tmp_path / "in/*.json", tmp_path / "duckdb") == {}
 
 

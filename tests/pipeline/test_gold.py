@@ -19,7 +19,7 @@ from freshq_pipeline.gold.inversions import out_of_turn
 from freshq_pipeline.gold.open_hours import OpenHours
 from freshq_pipeline.gold.silver_days import hashed, index_ids
 from freshq_pipeline.gold.totals import workers
-from freshq_pipeline.schemas import TABLES
+from freshq_pipeline.schemas import TABLES, VALUES
 from freshq_pipeline.storage.arrow import arrow_schema
 from freshq_pipeline.storage.days import DAY_US, HOUR_US, Day, chained_days, linked_days
 from freshq_pipeline.storage.folder import Folder
@@ -76,13 +76,14 @@ def test_workers_of_many_days(rows_at_a_time: int, monkeypatch: pytest.MonkeyPat
 TASK_ROWS = [
     {"queue": "mail", "day": "2026-01-01", "task_id": "a", "life": 1, "task_group": "g", "created_ms": 1.5,
      "wait_seconds": 2.0, "run_seconds": 0.5, "outcome": "success", "inverted": None, "in_time": True,
-     "problems": []},
+     "kind": "k", "value": 1e12, "decay": "linear", "value_delivered": 9e11, "problems": []},
     {"queue": "mail", "day": "2026-01-01", "task_id": "b", "life": 2, "task_group": "g", "created_ms": 2.0,
      "wait_seconds": 2.000001, "run_seconds": None, "outcome": "shed", "inverted": None, "in_time": None,
+     "kind": "k", "value": 0.000001, "decay": None, "value_delivered": 0.0,
      "problems": ["no creation recorded", "lost while it was taken"]},
     {"queue": None, "day": "2026-01-02", "task_id": "c", "life": 1, "task_group": None, "created_ms": 3.0,
      "wait_seconds": None, "run_seconds": None, "outcome": "pending", "inverted": True, "in_time": False,
-     "problems": []},
+     "kind": None, "value": None, "decay": None, "value_delivered": None, "problems": []},
 ]  # fmt: skip
 
 
@@ -100,12 +101,24 @@ def test_totals_of_tasks_add_up(rows_at_a_time: int, monkeypatch: pytest.MonkeyP
     def of(kind: str) -> pa.Table:
         return found.filter(pc.field("kind") == kind)
 
-    counted = ("tasks", "created", "success", "in_time", "run_us", "violations", "inversions")
+    counted = ("tasks", "created", "success", "in_time", "run_us", "violations", "inversions", "valued")
     by_queue = totals.summed(of("fates"), ("queue", "day", "task_group"), counted).to_pylist()
     assert [tuple(row.values()) for row in by_queue] == [
-        ("mail", "2026-01-01", "g", 2, 1, 1, 1, 500_000, 1, None),
-        (None, "2026-01-02", None, 1, 1, 0, 0, 0, 0, 1),
+        ("mail", "2026-01-01", "g", 2, 1, 1, 1, 500_000, 1, None, 2),
+        (None, "2026-01-02", None, 1, 1, 0, 0, 0, 0, 1, 0),
     ]  # fmt: skip
+    values = [{name: int(row[name]) for name in VALUES if row[name]} for row in
+              totals.summed(of("fates"), ("queue",), VALUES).to_pylist()]  # fmt: skip
+    assert values == [
+        {"value_put": 10**18, "value_delivered": 9 * 10**17, "value_decayed": 10**17, "value_shed": 1},
+        {"value_put": 10**6, "value_open": 10**6},
+    ]
+    (mail, other) = totals.kinds(of("kinds")).to_pylist()
+    assert (mail["queue"], mail["kind"], mail["offered"], mail["in_time"], mail["shed"]) == (
+        "mail", "k", 2, 1, 1,
+    )  # fmt: skip
+    assert (mail["value_offered"], mail["value_delivered"], mail["value_lost"]) == (1e12 + 1e-6, 9e11, 1e11)
+    assert (other["kind"], other["value_offered"], other["value_share"]) == (None, 1.0, 0.0)
     waits = of("waits").group_by(["queue", "class"]).aggregate(
         [("count", "sum"), ("shortest_us", "min"), ("longest_us", "max")]
     )  # fmt: skip
@@ -114,6 +127,24 @@ def test_totals_of_tasks_add_up(rows_at_a_time: int, monkeypatch: pytest.MonkeyP
             for row in of("violations").to_pylist()] == [
         ("b", 2, 2000, "no creation recorded"), ("b", 2, 2000, "lost while it was taken"),
     ]  # fmt: skip
+
+
+def test_the_ledger_balances_to_the_millionth_whatever_the_sums() -> None:
+    """A thousand days of a million tasks of the greatest value, and a millionth that is not accounted for."""
+    days = 1000
+    counts = {name: [10**6] * days for name in ("created", "success")}
+    counts |= {
+        name: [0] * days for name in ("failure", "cancelled", "shed", "pending", "taken", "violations")
+    }
+    values = {name: [10**24 + 1 if name == "value_put" else 0] * days for name in VALUES}
+    values["value_delivered"] = [10**24] * days
+    rows = {"queue": ["mail"] * days, "day": [f"{day:04}" for day in range(days)], "valued": [1] * days}
+    decimal = totals.SCHEMA.field("value_put").type
+    table = pa.table(rows | counts | {name: pa.array(one, decimal) for name, one in values.items()})
+    (*by_day, total) = totals.ledger(table).to_pylist()
+    assert {(row["difference"], row["value_difference"]) for row in by_day} == {(0, 1e-6)}
+    assert (total["day"], total["valued"], total["value_difference"]) == (None, days, days * 1e-6)
+    assert total["value_delivered"] == 1e21
 
 
 NO_SPARK: Any = None

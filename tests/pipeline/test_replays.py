@@ -18,7 +18,7 @@ from freshq.simulate.backlog import Fates
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.replays.grid import DayRange, Grid
 from freshq_pipeline.replays.record import COLUMNS, LOAD, Recorded, recorded_loads
-from freshq_pipeline.replays.scenarios import TOLERANCE, check, distinct, measures
+from freshq_pipeline.replays.scenarios import TOLERANCE, _wanted, check, distinct, measures
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.arrow import arrow_schema
 from freshq_pipeline.storage.days import Day, Hour, number
@@ -119,6 +119,39 @@ def test_a_failure_is_no_success_in_time() -> None:
     found = replay(recorded(rows))
     assert counted(found) == counts_of(recorded(rows)) == (5, 0, 5, 0, 0)
     assert found["wasted_ratio"] == pytest.approx(0.5)
+
+
+def test_values_are_delivered_in_a_replay_as_in_the_recording() -> None:
+    """Tasks that are served when they are put deliver their values, less what decays until they end."""
+    rows = [task(at, at, at + 0.5, value=4.0, value_delivered=4.0) for at in range(10)]
+    falls = {"value": 8.0, "decay": "linear", "value_delivered": 7.2, "deadline": 30.0, "run_seconds": 0.5}
+    rows += [task(20, 20, 21, **falls), task(40, 40, 41, outcome="failure", value_delivered=0.0)]
+    rows += [task(60, outcome="taken", begun=60, value=100.0)]
+    record = recorded(rows)
+    assert record.figures()["value_delivered"] == pytest.approx(47.2)
+    found = replay(record)
+    assert (found["value_offered"], found["value_delivered"]) == (49.0, pytest.approx(47.2))
+    assert record.figures()["value_offered"] == 49.0
+    # With a max age of 2 s, the falling value is down to half at its end.
+    assert replay(record, deadline=2.0)["value_delivered"] == pytest.approx(44.0)
+    plain = recorded([task(at, at, at + 0.5) for at in range(10)])
+    assert (replay(plain)["value_offered"], plain.value_delivered, plain.load(None).values) == (0.0, None, ())
+
+
+def test_orders_by_value_are_replayed_if_tasks_have_values() -> None:
+    rows = []
+    for number_ in range(400):  # four a second, of which one is served
+        at, served = number_ / 4, number_ % 4 == 0
+        more = {"deadline": at + 5, "value": 10.0 if number_ % 5 == 0 else 1.0, "value_delivered": 0.0}
+        rows.append(task(at, at if served else None, at + 1 if served else None, **more))
+    record = recorded(rows)
+    orders = [order for order, capacity, _ in _wanted(record, Grid()) if capacity == 1.0]
+    assert orders == ["lifo", "lifo", "fifo", "adaptive", "value", "deadline"]
+    assert replay(record, Order.VALUE)["value_delivered"] > 1.5 * replay(record)["value_delivered"]
+    only = Grid(policies=(Order.FIFO,), capacities=(2.0,))
+    assert _wanted(record, only)[1:] == [(Order.FIFO, 2.0, None)]
+    plain = recorded([task(at, at, at + 0.5) for at in range(10)])
+    assert {order for order, _, _ in _wanted(plain, Grid())} == {"lifo", "fifo", "adaptive"}
 
 
 def test_what_the_recording_does_not_show_is_not_made_up() -> None:

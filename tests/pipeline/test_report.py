@@ -25,6 +25,7 @@ from freshq_pipeline.report.words import (
     headline,
     next_step,
     share,
+    value_share,
 )
 from freshq_pipeline.schemas import OUTCOMES, TABLES
 from freshq_pipeline.storage.folder import Folder
@@ -33,6 +34,13 @@ from freshq_pipeline.storage.state import POINTER, State, _as_json
 from freshq_pipeline.storage.table_files import manifest_path, place
 
 FIGURES = dict.fromkeys((*OUTCOMES, "in_time"), 0)
+
+
+def test_the_headline_says_what_was_delivered_of_the_value() -> None:
+    figures = {"value_offered": 40.0, "value_delivered": 30.0}
+    assert value_share({}) is None
+    said = headline({"done in time": 1, "shed": 1}, 2.0, value_share(figures))
+    assert said == "50% done in time, 50% shed; 75% of the value delivered; median wait 2 s."
 
 
 def test_the_headline_says_what_became_of_the_tasks() -> None:
@@ -117,6 +125,21 @@ def test_the_conclusions_of_a_replay() -> None:
         "Queue mail, at its recorded capacity: lifo completes 45% in time, fifo 2%.",
         "Queue b, at its recorded capacity: all policies complete 100% in time.",
     ]
+
+
+def test_a_replay_of_tasks_with_values_is_judged_by_value() -> None:
+    def row(policy: str, in_time: int, delivered: float) -> dict[str, Any]:
+        scenario = {"queue": "mail", "policy": policy, "capacity": 1, "offered": 100, "value_offered": 400.0}
+        return scenario | {"served_in_time": in_time, "value_delivered": delivered}
+
+    rows = [row("lifo", 50, 200.0), row("value", 45, 360.0), row("fifo", 55, 100.0)]
+    (said,) = conclusions({"scenarios": rows})
+    assert said == (
+        "Queue mail, at its recorded capacity: value delivers 90% of the value and completes 45% of the "
+        "tasks in time, fifo 25% and 55%."
+    )
+    (said,) = conclusions({"scenarios": [row("lifo", 50, 400.0), row("value", 51, 400.0)]})
+    assert said.endswith("all policies deliver 100% of the value.")
 
 
 START_MS = 1_767_225_600_000
@@ -411,6 +434,19 @@ def test_the_terminal_shows_the_recording_above_the_scenarios(
         ["lifo", "2", "8", "1", "3", "1.5 s"],
     ]
     assert "on 31 of 40 days with tasks" in shown
+
+
+def test_values_are_shown_beside_tasks_in_time(out: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    replay = replay_of("/data/events")
+    for row in (*replay["scenarios"], RECORD, replay["queues"][0]["record"]):
+        row |= {"value_offered": 40.0, "value_delivered": 30.0}
+    keep_replay(out, replay)
+    section = replay_section(out, "1")
+    assert section is not None
+    titles = [chart["encoding"]["y"]["title"] for chart in section.charts["mail"]]
+    assert titles == ["share of the value", "share done in time", "share shed", "p99 wait"]
+    show_replay(replay)
+    assert "75%" in capsys.readouterr().out
 
 
 def test_the_scripts_are_bundled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

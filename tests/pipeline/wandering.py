@@ -11,6 +11,7 @@ OTHER_QUEUES = ("three",)
 # Seconds between changes: many fall on boundaries of minutes, age classes and deadlines.
 STAYS = (0.0, 0.001, 1.0, 10.0, 59.999, 60.0, 300.0, 900.0, 3600.0, 4000.5)
 MAX_AGES = (10.0, 60.0, 600.0, 4000.0, 30_000.0)
+VALUES = (None, 0.000001, 0.1, 2.5, 40, 123_456.789, 1e12)
 FROM_PENDING = ("take", "take", "take", "take", "cancel", "cancel as dead", "shed", "delay", "stay")
 FROM_TAKEN = (
     *("succeed", "succeed", "fail", "retry", "release", "expire", "extend", "hand over", "stay"),
@@ -49,10 +50,12 @@ def _is_over(tape: Recording, task_id: str) -> bool:
 
 def _live(tape: Recording, rng: random.Random, task_id: str, at: float, queue: str) -> float:
     """Write one life, and return the time of its last change."""
+    worth = random.Random(f"{task_id} at {at}")  # on its own, so that values do not change the lives
     tape.put(
         at, task_id, max_age=rng.choice(MAX_AGES), group=rng.choice((None, "red", "blue")),
         queue=queue, priority=rng.choice((0, 1)),
         delay=rng.choice((0, 0, 0, 90.5, 7200)),
+        value=worth.choice(VALUES), decay=worth.choice((None, "linear", "step")),
     )  # fmt: skip
     for _ in range(rng.randrange(8)):
         status = tape.items[task_id]["taskStatus"]["S"]

@@ -29,6 +29,7 @@ from freshq_pipeline.gold.steps import TASK, date_of, gathered, in_hours, same_t
 from freshq_pipeline.gold.tasks import lives, tasks
 from freshq_pipeline.gold.totals import (
     FATES,
+    KINDS,
     OF_TASK,
     SCHEMA,
     TOTAL,
@@ -36,6 +37,7 @@ from freshq_pipeline.gold.totals import (
     WORKERS,
     count_open,
     groups,
+    kinds,
     ledger,
     open_steps,
     others,
@@ -397,6 +399,7 @@ def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) 
     fates = scan_totals(run.out, drafts, FATES).to_table()
     run.write_small("ledger", ledger(fates))
     run.write_small("groups", groups(fates))
+    run.write_small("kinds", kinds(scan_totals(run.out, drafts, KINDS).to_table()))
     run.write_small("workers", workers(scan_totals(run.out, drafts, WORKERS).to_batches()))
     # There may be as many as tasks, if a queue's clock or archive was wrong.
     run.write_batches("violations", scan_totals(run.out, drafts, VIOLATIONS).to_batches())

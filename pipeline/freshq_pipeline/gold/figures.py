@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.steps import MICROS
 from freshq_pipeline.gold.totals import FATES, TOTAL, VIOLATIONS, WAITS, scan_totals, summed
-from freshq_pipeline.schemas import OUTCOMES, TOTALS, WAIT_PERCENTILES, ddl
+from freshq_pipeline.schemas import OUTCOMES, TOTALS, VALUES, WAIT_PERCENTILES, ddl
 from freshq_pipeline.storage.arrow import grouped
 from freshq_pipeline.storage.results import NEW
 from freshq_pipeline.storage.table_files import paths_of
@@ -46,8 +46,9 @@ def figures(out: Folder, state: State) -> dict[str, Any]:
     paths = paths_of(state.tables, TOTAL)
     counts = ("tasks", *OUTCOMES, "in_time", "inversions")
     names = {name: name for name in counts} | {"ledger_violations": "violations"}
+    names |= {name: name for name in ("valued", *VALUES)}
     fates = summed(scan_totals(out, paths, FATES).to_table(), ("queue",), tuple(names.values()))
-    by_queue = fates.rename_columns(["queue", *names]).to_pylist()
+    by_queue = _with_values(fates.rename_columns(["queue", *names]).to_pylist())
     events = state.days.values()
     return {
         "events_distinct": sum(day.events for day in events),
@@ -55,6 +56,18 @@ def figures(out: Folder, state: State) -> dict[str, Any]:
         "as_of_ms": state.as_of_us // 1000,
         **_with_waits(by_queue, wait_percentiles(_waits(scan_totals(out, paths, WAITS).to_table()), _SHARES)),
     }
+
+
+def _with_values(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Replace values in millionths by what was offered and delivered; leave them out if no task has one."""
+    has_values = any(row["valued"] for row in rows)
+    found = []
+    for row in rows:
+        counts = {name: count for name, count in row.items() if name not in ("valued", *VALUES)}
+        offered, delivered = sum(int(row[name]) for name in VALUES[1:]), int(row["value_delivered"])
+        values = {"valued": row["valued"], "value_offered": offered / 1e6, "value_delivered": delivered / 1e6}
+        found.append(counts | (values if has_values else {}))
+    return found
 
 
 def _waits(rows: pa.Table) -> list[dict[str, Any]]:
@@ -72,7 +85,7 @@ def _with_waits(by_queue: list[dict[str, Any]], waits: WaitPercentiles) -> dict[
     return total | {"queues": [row | _named(waits.by_queue.get(row["queue"], nothing)) for row in by_queue]}
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
+def _sum(values: Iterable[float | None]) -> float | None:
     """Return the sum of the known values: queues that are not served newest first have no inversions."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

@@ -67,8 +67,9 @@ _ORDER: Final = ("sequence", "changed_us", "attempts", "rank", "event_id")
 # Columns that the tables need. Steps are cached with these columns only.
 STEP: Final = (
     "task_id", "life", "change", "status", "queue", "task_group", "kind", "parent_id", "root_id",
-    "priority", "attempts", "created_us", "put_us", "deadline_us", "changed_us", "next_us", "not_before_us",
-    "shed_reason", "ttl_removal", "worker",
+    "value_millionths", "decay", "priority", "attempts",
+    "created_us", "put_us", "deadline_us", "changed_us", "next_us", "not_before_us", "shed_reason",
+    "ttl_removal", "worker",
     "previous_status", "previous_worker", "is_last", "removed", "claimed", "left", "held_us", "lease_lost",
     "released", "retried", "illegal", "begins",
 )  # fmt: skip
@@ -86,8 +87,10 @@ _LEGAL: Final = {
     "CANCELLED": ("CANCELLED",),
     "SHED": ("SHED",),
 }
+# Follows "illegal step" in the problem of a task.
+OTHER_VALUE: Final = "to another value"
 OVER: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
-_PREVIOUS: Final = ("status", "lease", "lease_until_us", "attempts", "worker")
+_PREVIOUS: Final = ("status", "lease", "lease_until_us", "attempts", "worker", "value_millionths", "decay")
 _BEFORE: Final = (*_PREVIOUS, "event_id", "put_us", "deadline_us")
 _FRESH_BEFORE: Final = ("change", "changed_us", "created_us", "task_group")
 
@@ -213,7 +216,7 @@ def _with_verbs(rows: DataFrame) -> DataFrame:
         released.alias("released"),
         (back & ~lost & ~released).alias("retried"),
         F.when(F.col("left"), held_us).alias("held_us"),
-        illegal_step().alias("illegal"),
+        F.coalesce(illegal_step(), F.when(other_value(), OTHER_VALUE)).alias("illegal"),
     )
 
 
@@ -224,6 +227,13 @@ def illegal_step() -> Column:
         legal |= (F.col("previous_status") == before) & F.col("status").isin(*after)
     followed = (F.col("change") == "MODIFY") & F.col("previous_status").isNotNull()
     return F.when(followed & ~legal, F.concat_ws(" -> ", "previous_status", "status"))
+
+
+def other_value() -> Column:
+    """Return whether a change that is no put gave a task another value: then the values do not balance."""
+    same = [F.col(name).eqNullSafe(F.col(f"previous_{name}")) for name in ("value_millionths", "decay")]
+    followed = (F.col("change") == "MODIFY") & F.col("previous_status").isNotNull()
+    return followed & ~(same[0] & same[1]) & (F.col("put_us") <= F.col("before_put_us"))
 
 
 def hour_of(moment_us: Column) -> Column:

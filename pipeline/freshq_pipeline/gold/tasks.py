@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from freshq_pipeline.gold.steps import MICROS, OVER, STREAM_RESOLUTION_US, TASK, same_task
+from freshq.policy.value import DEFAULT_VALUE, Decay
+from freshq_pipeline.gold.steps import MICROS, OTHER_VALUE, OVER, STREAM_RESOLUTION_US, TASK, same_task
 from freshq_pipeline.schemas import TABLES
 
 if TYPE_CHECKING:
@@ -15,11 +16,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-# The problem of a task whose put was not recorded.
+# The problem of a task whose put was not recorded, and of a task whose value changed after its put.
 NOT_CREATED: Final = "no creation recorded"
-_AS_PUT: Final = ("task_group", "kind", "parent_id", "root_id", "priority")
+ILLEGAL_STEP: Final = "illegal step "
+VALUE_CHANGED: Final = ILLEGAL_STEP + OTHER_VALUE
+# The value of a task that was put without one.
+MILLIONTHS: Final = 1_000_000
+DEFAULT_MILLIONTHS: Final = int(DEFAULT_VALUE * MILLIONTHS)
+_AS_PUT: Final = ("task_group", "kind", "parent_id", "root_id", "priority", "decay")
 _LAST: Final = (
-    "status", *_AS_PUT, "deadline_us", "shed_reason", "attempts", "changed_us", "removed", "ttl_removal",
+    "status", *_AS_PUT, "value_millionths", "deadline_us", "shed_reason",
+    "attempts", "changed_us", "removed", "ttl_removal",
     "previous_status",
 )  # fmt: skip
 
@@ -71,14 +78,14 @@ def tasks(
     waited_us = F.col("first_taken_us") - F.col("created_us")
     # Clocks differ, so a claim may seem to precede the put. Tasks that were never claimed have no wait.
     wait_us = F.when(waited_us < 0, F.lit(0)).otherwise(waited_us)
-    done = F.col("outcome") == "success"
-    # A task without a deadline is never late.
-    timely = F.col("finished_us") <= F.coalesce(F.col("deadline_us"), F.col("finished_us"))
+    in_time = _in_time()
     values = {
         "attempts": F.greatest(F.col("claims"), F.col("last.attempts")),
         "wait_seconds": wait_us / MICROS,
         "run_seconds": F.col("run_us") / MICROS,
-        "in_time": done & timely,
+        "in_time": in_time,
+        "value": F.col("last.value_millionths") / MILLIONTHS,
+        "value_delivered": _delivered_millionths(in_time) / MILLIONTHS,
         "problems": problems(since_us),
     }
     values |= {
@@ -86,9 +93,26 @@ def tasks(
         for name in ("put", "created", "deadline", "first_taken", "finished", "removed")
     }
     values |= {name: F.col(f"last.{name}") for name in _AS_PUT}
+    columns = TABLES["tasks"].items()
     return with_outcome.select(
-        *(values.get(name, F.col(name)).cast(kind).alias(name) for name, kind in TABLES["tasks"].items())
+        *(values.get(name, F.col(name)).cast(kind).alias(name) for name, kind in columns)
     )
+
+
+def _in_time() -> Column:
+    """Return whether a task succeeded by its deadline; without a deadline it is never late."""
+    timely = F.col("finished_us") <= F.coalesce(F.col("deadline_us"), F.col("finished_us"))
+    return (F.col("outcome") == "success") & timely
+
+
+def _delivered_millionths(in_time: Column) -> Column:
+    """Return the value that a task delivered, as `policy.value.value_at` does; null if it is not over."""
+    value = F.coalesce(F.col("last.value_millionths"), F.lit(DEFAULT_MILLIONTHS))
+    left_us, life_us = (F.col("deadline_us") - F.col(of) for of in ("finished_us", "created_us"))
+    left = F.least(F.lit(1.0), left_us / F.greatest(F.lit(1), life_us))
+    decays = (F.col("last.decay") == Decay.LINEAR) & F.col("deadline_us").isNotNull()
+    worth = F.when(decays, F.floor(value * left + 0.5)).otherwise(value)
+    return F.when(in_time, worth).when(~F.col("outcome").isin("pending", "taken"), F.lit(0))
 
 
 def _with_inverted(lives: DataFrame, inversions: DataFrame | None, other_order: Collection[str]) -> DataFrame:
@@ -158,7 +182,7 @@ def problems(since_us: Column) -> Column:
         F.when(ended_by_ttl & (F.col("status") == "TAKEN"), F.lit("lost while it was taken")),
         F.when(ended_by_ttl & (F.col("status") == "PENDING") & early, F.lit("removed before its deadline")),
     )
-    steps = F.transform("illegal", lambda step: F.concat(F.lit("illegal step "), step))
+    steps = F.transform("illegal", lambda step: F.concat(F.lit(ILLEGAL_STEP), step))
     # Spark does not compile functions over lists, and nearly all tasks have no problems.
     none = F.coalesce(*found).isNull() & (F.size("illegal") == 0)
     return F.when(none, F.array().cast("array<string>")).otherwise(

@@ -1,4 +1,4 @@
-"""Totals of each day, and the tables computed from them: `ledger`, `violations`, `groups` and `workers`.
+"""Totals of each day, and the tables from them: `ledger`, `violations`, `groups`, `kinds` and `workers`.
 
 Totals of days add up. Open tasks are stored with them, because they matter to all later minutes. Totals of
 steps have their hour in `created_us`, since a run may know the steps of only some hours of a day.
@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.minutes import HISTOGRAM_BASE
 from freshq_pipeline.gold.steps import MICROS, date_of, in_hours, is_open
-from freshq_pipeline.gold.tasks import NOT_CREATED
-from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS
+from freshq_pipeline.gold.tasks import DEFAULT_MILLIONTHS, MILLIONTHS, NOT_CREATED, VALUE_CHANGED
+from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS, VALUES
 from freshq_pipeline.storage.arrow import arrow_schema, grouped, moments_in
 from freshq_pipeline.storage.days import HOUR_US, days_of, iso
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 TOTAL: Final = "totals"
 # Kinds of totals.
 FATES: Final = "fates"
+KINDS: Final = "kinds"
 WAITS: Final = "waits"
 WORKERS: Final = "workers"
 VIOLATIONS: Final = "violations"
@@ -47,8 +48,9 @@ SCHEMA: Final = arrow_schema(TOTALS)
 _READ: Final = {
     FATES: (
         "queue", "day", "task_group", "tasks", "created", *OUTCOMES, "in_time", "run_us", "violations",
-        "inversions",
+        "inversions", "valued", *VALUES,
     ),
+    KINDS: ("queue", "task_kind", "tasks", "in_time", "shed", *VALUES),
     WAITS: ("queue", "class", "count", "shortest_us", "longest_us"),
     WORKERS: tuple(TABLES["workers"]),
     VIOLATIONS: tuple(TABLES["violations"]),
@@ -122,8 +124,8 @@ def totals_of_steps(steps: DataFrame) -> DataFrame:
 
 # The columns of `tasks` that totals need.
 OF_TASK: Final = (
-    "queue", "day", "task_id", "life", "task_group", "created_ms", "wait_seconds", "run_seconds", "outcome",
-    "inverted", "in_time", "problems",
+    "queue", "day", "task_id", "life", "task_group", "kind", "created_ms", "wait_seconds", "run_seconds",
+    "outcome", "inverted", "in_time", "value", "decay", "value_delivered", "problems",
 )  # fmt: skip
 
 
@@ -149,8 +151,16 @@ def _totals_of(tasks: pa.Table) -> Iterator[pa.RecordBatch]:
     of_problem, problem = pc.list_parent_indices(problems), pc.list_flatten(problems)
     created_us = np.floor(tasks["created_ms"].to_numpy() * 1000 + 0.5).astype(np.int64)
     violations = tasks.append_column("created_us", pa.array(created_us)).take(of_problem)
+
+    def with_problem(*names: str) -> NDArray[np.bool_]:
+        found = np.zeros(len(tasks), dtype=np.bool_)
+        found[of_problem.filter(pc.is_in(problem, pa.array(names))).to_numpy()] = True
+        return found
+
+    values = _values(tasks, with_problem(NOT_CREATED, VALUE_CHANGED))
     parts = {
-        FATES: _fates(tasks, np.unique(of_problem.filter(pc.equal(problem, NOT_CREATED)))),
+        FATES: _fates(tasks, with_problem(NOT_CREATED), values),
+        KINDS: _kinds(tasks, values),
         WAITS: _waits(tasks.filter(pc.field("wait_seconds").is_valid())),
         VIOLATIONS: violations.select(["task_id", "life", "queue", "day", "created_us"]).append_column(
             "problem", problem
@@ -162,23 +172,52 @@ def _totals_of(tasks: pa.Table) -> Iterator[pa.RecordBatch]:
         yield from whole.combine_chunks().to_batches()
 
 
-def _fates(tasks: pa.Table, not_created: NDArray[np.int64]) -> pa.Table:
+def _values(tasks: pa.Table, put_unknown: NDArray[np.bool_]) -> dict[str, pa.Array]:
+    """Return the value of each task in millionths: what was put, and what became of it."""
+    in_time = pc.fill_null(tasks["in_time"], False).to_numpy()  # noqa: FBT003 - the value
+    value, delivered = (
+        np.floor(pc.fill_null(tasks[name], other).to_numpy() * MILLIONTHS + 0.5).astype(np.int64)
+        for name, other in (("value", DEFAULT_MILLIONTHS / MILLIONTHS), ("value_delivered", 0.0))
+    )
+    ended = {name: pc.equal(tasks["outcome"], name).to_numpy() for name in OUTCOMES}
+    parts = {
+        "value_put": np.where(put_unknown, 0, value),
+        "value_delivered": delivered,
+        "value_decayed": np.where(in_time, value - delivered, 0),
+        "value_late": np.where(ended["success"] & ~in_time, value, 0),
+        **{f"value_{name}": np.where(ended[name], value, 0) for name in ("failure", "shed", "cancelled")},
+        "value_open": np.where(ended["pending"] | ended["taken"], value, 0),
+    }
+    return {name: pa.array(parts[name]).cast(SCHEMA.field(name).type) for name in VALUES}
+
+
+def _fates(tasks: pa.Table, not_created: NDArray[np.bool_], values: dict[str, pa.Array]) -> pa.Table:
     """Count the tasks of each queue, day and group by outcome, and other figures."""
-    created = np.ones(len(tasks), dtype=np.int64)
-    created[not_created] = 0
     counts = {
         "tasks": pa.repeat(1, len(tasks)),
-        "created": pa.array(created),
+        "created": pa.array(~not_created),
         **{name: pc.equal(tasks["outcome"], name) for name in OUTCOMES},
         "in_time": pc.fill_null(tasks["in_time"], False),  # noqa: FBT003 - the value
         "violations": pc.greater(pc.list_value_length(tasks["problems"]), 0),
         "run_us": pc.floor(pc.add(pc.multiply(pc.fill_null(tasks["run_seconds"], 0.0), 1e6), 0.5)),
         # Null if all values are null.
         "inversions": tasks["inverted"],
+        "valued": pc.or_(pc.is_valid(tasks["value"]), pc.is_valid(tasks["decay"])),
     }
     by = ("queue", "day", "task_group")
-    whole = {name: pc.cast(values, pa.int64()) for name, values in counts.items()}
-    return summed(pa.table({name: tasks[name] for name in by} | whole), by, tuple(counts))
+    whole = {name: pc.cast(counted, pa.int64()) for name, counted in counts.items()}
+    return summed(pa.table({name: tasks[name] for name in by} | whole | values), by, (*counts, *values))
+
+
+def _kinds(tasks: pa.Table, values: dict[str, pa.Array]) -> pa.Table:
+    """Count the tasks of each queue, day and kind, with their values."""
+    counts = {
+        "tasks": pa.repeat(1, len(tasks)),
+        "in_time": pc.cast(pc.fill_null(tasks["in_time"], False), pa.int64()),  # noqa: FBT003 - the value
+        "shed": pc.cast(pc.equal(tasks["outcome"], "shed"), pa.int64()),
+    }
+    of = {"queue": tasks["queue"], "day": tasks["day"], "task_kind": tasks["kind"]}
+    return summed(pa.table(of | counts | values), tuple(of), (*counts, *values))
 
 
 def _waits(tasks: pa.Table) -> pa.Table:
@@ -204,7 +243,7 @@ def summed(rows: pa.Table, by: Sequence[str], columns: Sequence[str]) -> pa.Tabl
     return found.sort_by([(name, "ascending") for name in by])
 
 
-_LEDGER_COUNTS: Final = ("created", *OUTCOMES, "violations")
+_LEDGER_COUNTS: Final = ("created", *OUTCOMES, "violations", "valued", *VALUES)
 
 
 def ledger(counts: pa.Table) -> pa.Table:
@@ -216,7 +255,36 @@ def ledger(counts: pa.Table) -> pa.Table:
     difference = rows["created"]
     for name in OUTCOMES:
         difference = pc.subtract(difference, rows[name])
+    amounts = _millionths(rows)
+    unaccounted = amounts["value_put"] - np.sum([amounts[name] for name in VALUES[1:]], axis=0)
+    rows = _with_values(rows, amounts | {"value_difference": unaccounted})
     return rows.append_column("difference", difference)
+
+
+def kinds(counts: pa.Table) -> pa.Table:
+    """Return the table `kinds`, given the totals by kind of all days."""
+    names = ("tasks", "in_time", "shed", *VALUES)
+    rows = summed(counts, ("queue", "task_kind"), names)
+    amounts = _millionths(rows)
+    rows = rows.rename_columns(["queue", "kind", "offered", *names[1:]])
+    delivered, offered = amounts["value_delivered"], np.sum([amounts[name] for name in VALUES[1:]], axis=0)
+    lost = np.sum([amounts[f"value_{how}"] for how in ("decayed", "late", "failure", "shed")], axis=0)
+    of_kind = {"value_offered": offered, "value_delivered": delivered, "value_lost": lost}
+    share = ratio(*(amount.astype(np.float64) for amount in (delivered, offered)))
+    return _with_values(rows.drop_columns(list(VALUES)), of_kind).append_column("value_share", share)
+
+
+def _millionths(rows: pa.Table) -> dict[str, NDArray[Any]]:
+    """Return sums of values as Python's integers, which are exact whatever their size."""
+    return {name: np.array([int(one) for one in rows[name].to_pylist()], dtype=object) for name in VALUES}
+
+
+def _with_values(rows: pa.Table, millionths: dict[str, NDArray[Any]]) -> pa.Table:
+    """Return rows with values, given in millionths, in place of columns of the same names."""
+    rows = rows.drop_columns([name for name in millionths if name in rows.column_names])
+    for name, amounts in millionths.items():
+        rows = rows.append_column(name, pa.array([amount / MILLIONTHS for amount in amounts], pa.float64()))
+    return rows
 
 
 # The share that each amount of a group has in its queue.

@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 
+# The orders of service to replay unless others are named.
+POLICIES: Final = (Order.LIFO, Order.FIFO, Order.ADAPTIVE)
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """The scenarios to replay.
 
     Attributes:
-        policies: Orders of service.
+        policies: Orders of service; None: lifo, fifo and adaptive, and for tasks with values also value and
+            deadline.
         capacities: Multiples of the recorded capacity.
         deadlines_seconds: Ages at which tasks become stale; None: the recorded deadlines.
         recorded: Order of service when the events were recorded.
@@ -31,7 +36,7 @@ class Grid:
         queue: Queue to replay; None: all queues.
     """
 
-    policies: tuple[Order, ...] = (Order.LIFO, Order.FIFO, Order.ADAPTIVE)
+    policies: tuple[Order, ...] | None = None
     capacities: tuple[float, ...] = (0.5, 1.0, 2.0)
     deadlines_seconds: tuple[float | None, ...] = (None,)
     recorded: Order = Order.LIFO

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from freshq.model.task import MAX_SECONDS
 from freshq.policy.shedding import ShedReason
+from freshq.policy.value import DEFAULT_VALUE, Decay
 from freshq.simulate import Load
 from freshq_pipeline.errors import BadInput
 
@@ -134,7 +135,7 @@ def _median(values: NDArray[np.int_], weights: NDArray[np.float64]) -> int:
 LOAD: Final = "outcome <> 'cancelled' and (outcome <> 'failure' or first_taken_ms is not null)"
 COLUMNS: Final = (
     "queue", "put_ms", "created_ms", "deadline_ms", "first_taken_ms", "finished_ms", "run_seconds",
-    "priority", "outcome", "shed_reason", "in_time", "inverted",
+    "priority", "outcome", "shed_reason", "in_time", "inverted", "value", "decay", "value_delivered",
 )  # fmt: skip
 _EARLY: Final = pa.array(
     [str(one) for one in ShedReason if one not in (ShedReason.EXPIRED, ShedReason.RESERVE)]
@@ -161,6 +162,9 @@ class Recorded:
         inverted_ratio: Share of tasks that were claimed while a newer one waited.
         shed_early: Number of tasks shed before their deadline, which no replay does.
         counts: Outcomes in the recording.
+        values: Value of each task; 1 if it was put without one.
+        decays: 1 for each task whose value falls steadily until its deadline.
+        value_delivered: Value delivered in the recording; None if no task was put with a value or a decay.
     """
 
     queue: str | None
@@ -176,6 +180,9 @@ class Recorded:
     inverted_ratio: float
     shed_early: int
     counts: Counts
+    values: NDArray[np.float64]
+    decays: NDArray[np.uint8]
+    value_delivered: float | None
 
     def load(self, deadline_seconds: float | None) -> Load:
         """Return the load for the simulator, with another max age if one is given.
@@ -189,6 +196,8 @@ class Recorded:
             deadline=array("d", self.deadlines(deadline_seconds).tobytes()),
             duration_seconds=float(np.nextafter(arrived[-1], np.inf)),
             levels=self.levels.tobytes() if self.levels.any() else b"",
+            values=() if self.value_delivered is None else array("d", self.values.tobytes()),
+            decays=b"" if self.value_delivered is None else self.decays.tobytes(),
         )
 
     def deadlines(self, deadline_seconds: float | None) -> NDArray[np.float64]:
@@ -200,14 +209,29 @@ class Recorded:
         """Max age of the queue: the longest of any task."""
         return float(np.max(self.deadline - self.created))
 
+    def worth(self, done: NDArray[np.float64], deadline_seconds: float | None) -> NDArray[np.float64]:
+        """Return what each task is worth if it is done in time, like `policy.value.value_at`.
+
+        Args:
+            done: When each task is done.
+            deadline_seconds: Max age; None: the recorded deadlines.
+        """
+        deadline = self.deadlines(deadline_seconds)
+        left = (deadline - done) / np.maximum(1e-6, deadline - self.created)
+        return np.where(self.decays, self.values * np.minimum(1.0, left), self.values)
+
     def figures(self) -> dict[str, Any]:
-        """Return the figures for the result."""
+        """Return the figures for the result; those of values are 0 if no task has any."""
+        ended = self.endings != Ending.UNKNOWN
+        has_values = self.value_delivered is not None
         return {
             "tasks": len(self.created),
             "servers": self.occupied.servers,
             **asdict(self.counts),
             "running": int((self.endings == Ending.UNKNOWN).sum()),
             "service_times_imputed": self.imputed,
+            "value_offered": float(self.values[ended].sum()) if has_values else 0.0,
+            "value_delivered": self.value_delivered or 0.0,
         }
 
 
@@ -284,7 +308,16 @@ def _recorded(queue: str | None, rows: pa.Table, grid: Grid, first_ms: float | N
         inverted_ratio=pc.mean(pc.cast(rows["inverted"], pa.int8())).as_py() or 0.0,
         shed_early=pc.sum(pc.is_in(rows["shed_reason"], _EARLY)).as_py() or 0,
         counts=Counts.recorded(rows),
+        values=pc.fill_null(rows["value"], DEFAULT_VALUE).to_numpy(),
+        decays=pc.fill_null(pc.equal(rows["decay"], Decay.LINEAR), False).to_numpy().astype(np.uint8),  # noqa: FBT003
+        value_delivered=_value_delivered(rows),
     )  # fmt: skip
+
+
+def _value_delivered(rows: pa.Table) -> float | None:
+    """Return the value that tasks delivered; None if none was put with a value or a decay."""
+    valued = pc.or_(pc.is_valid(rows["value"]), pc.is_valid(rows["decay"]))
+    return float(pc.sum(rows["value_delivered"]).as_py() or 0.0) if pc.any(valued).as_py() else None
 
 
 @dataclass(frozen=True, slots=True)

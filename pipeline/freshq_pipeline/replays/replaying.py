@@ -43,6 +43,8 @@ _COLUMNS: Final = {
     "wasted_ratio": "double",  # of the time worked, for tasks that were not done in time
     "wait_p50_seconds": "double",  # of the tasks served in time
     "wait_p99_seconds": "double",
+    "value_offered": "double",  # 0 if no task of the queue has a value
+    "value_delivered": "double",
     "order_switches": "int",
     "recorded": "boolean",  # whether this is the recorded policy at the recorded capacity
     "difference_ratio": "double",  # of the tasks served in time, from the recording; null unless `recorded`

@@ -19,6 +19,7 @@ from freshq.policy.rules import OverloadRules
 from freshq.policy.shedding import ShedReason
 from freshq.simulate import simulate_load, summarize
 from freshq.simulate.backlog import Fates
+from freshq_pipeline.replays.grid import POLICIES
 from freshq_pipeline.replays.record import Counts, Ending
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ UNKNOWN: Final = 255
 _EXPIRED: Final = Fates.SHED[ShedReason.EXPIRED]
 _SERVED: Final = (Fates.IN_TIME, Fates.LATE)
 # Measures that recorded loads do not have.
-_LEFT_OUT: Final = ("by_group", "recovery_seconds")
+_LEFT_OUT: Final = ("by_group", "recovery_seconds", "value")
 
 
 def measures(simulation: Simulation, record: Recorded, deadline_seconds: float | None) -> dict[str, Any]:
@@ -54,7 +55,8 @@ def measures(simulation: Simulation, record: Recorded, deadline_seconds: float |
     """
     served = np.isin(_codes(simulation), _SERVED)
     codes = _fates(simulation, record, record.deadlines(deadline_seconds), served)
-    load = replace(simulation.load, created=array("d", record.created.tobytes()))
+    # Values are counted here, because the simulator knows neither pauses nor failures.
+    load = replace(simulation.load, created=array("d", record.created.tobytes()), values=())
     result = asdict(summarize(replace(simulation, load=load, fates=bytearray(codes.tobytes()))))
     found = _counts(codes)
     shed = {str(reason): int((codes == code).sum()) for reason, code in Fates.SHED.items()}
@@ -66,10 +68,29 @@ def measures(simulation: Simulation, record: Recorded, deadline_seconds: float |
         "shed_by_reason": shed,
         "shed_ratio": found.shed / max(1, found.offered),
         "wasted_ratio": float(wasted / seconds) if seconds else 0.0,
+        **_values(record, codes, _done(simulation, record), deadline_seconds),
     }
     counted = asdict(found)
     del counted["shed"]
     return {name: value for name, value in result.items() if name not in _LEFT_OUT} | counted | more
+
+
+def _done(simulation: Simulation, record: Recorded) -> NDArray[np.float64]:
+    """Return when each task is done, if it is served."""
+    done: NDArray[np.float64] = np.frombuffer(simulation.starts) + record.service + record.pause
+    return done
+
+
+def _values(
+    record: Recorded, codes: NDArray[np.uint8], done: NDArray[np.float64], deadline_seconds: float | None
+) -> dict[str, float]:
+    """Return the value offered and delivered; 0 if no task of the recording has a value."""
+    if record.value_delivered is None:
+        return {"value_offered": 0.0, "value_delivered": 0.0}
+    in_time = codes == Fates.IN_TIME
+    delivered = record.worth(done, deadline_seconds)[in_time].sum()
+    offered = record.values[codes != UNKNOWN].sum()
+    return {"value_offered": float(offered), "value_delivered": float(delivered)}
 
 
 def _fates(
@@ -80,7 +101,7 @@ def _fates(
     A task that starts after the end of the recording still waits at the end, unless it is stale by then.
     """
     codes, starts = _codes(simulation).copy(), np.frombuffer(simulation.starts)
-    done = starts + record.service + record.pause
+    done = _done(simulation, record)
     codes[served & (done > deadline)] = Fates.LATE
     codes[served & (record.endings == Ending.FAILURE)] = FAILED
     codes[served & (record.endings == Ending.SHED)] = _EXPIRED
@@ -153,8 +174,7 @@ def replayed(spark: SparkSession, loads: list[Recorded], grid: Grid) -> dict[str
         loads: The recorded load of each queue.
         grid: The scenarios.
     """
-    wanted = [(grid.recorded, 1.0, None), *product(grid.policies, grid.capacities, grid.deadlines_seconds)]
-    chosen = [distinct(load, wanted) for load in loads]
+    chosen = [distinct(load, _wanted(load, grid)) for load in loads]
     rows = [(number, *scenario) for number, scenarios in enumerate(chosen) for scenario in scenarios]
     results = _simulated(spark, loads, rows, grid.seed)
     firsts = accumulate(map(len, chosen[:-1]), initial=0)
@@ -170,6 +190,14 @@ def replayed(spark: SparkSession, loads: list[Recorded], grid: Grid) -> dict[str
         "queues": queues,
         "scenarios": results,
     }
+
+
+def _wanted(load: Recorded, grid: Grid) -> list[_Scenario]:
+    """Return the scenarios of a load. If its tasks have values, orders that look at them are among these."""
+    policies = grid.policies
+    if policies is None:
+        policies = POLICIES if load.value_delivered is None else (*POLICIES, Order.VALUE, Order.DEADLINE)
+    return [(grid.recorded, 1.0, None), *product(policies, grid.capacities, grid.deadlines_seconds)]
 
 
 def distinct(load: Recorded, wanted: Sequence[_Scenario]) -> list[_Scenario]:

@@ -260,7 +260,7 @@ def shed(counts: pd.DataFrame) -> Drawn:
 
 
 def replayed(scenarios: pd.DataFrame) -> list[Drawn]:
-    """Return a chart for each of `MEASURES`, with a line per policy over capacity."""
+    """Return a chart for each of `MEASURES`, and of values if there are any, by policy and capacity."""
     stale = scenarios["deadline_seconds"].map(
         lambda seconds: "" if pd.isna(seconds) else f", stale at {seconds:g} s"
     )
@@ -273,7 +273,11 @@ def replayed(scenarios: pd.DataFrame) -> list[Drawn]:
             "wait": scenarios["wait_p99_seconds"],
         }
     )
-    return [_replayed(rows, measure, title) for measure, title in MEASURES.items()]
+    measures = MEASURES
+    if "value_offered" in scenarios and scenarios["value_offered"].any():
+        rows["value"] = scenarios["value_delivered"] / scenarios["value_offered"]
+        measures = {"value": "share of the value"} | MEASURES
+    return [_replayed(rows, measure, title) for measure, title in measures.items()]
 
 
 def _replayed(rows: pd.DataFrame, measure: str, title: str) -> Drawn:

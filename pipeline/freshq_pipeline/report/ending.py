@@ -39,6 +39,7 @@ from freshq_pipeline.report.words import (
     heading,
     queue_name,
     replayed_days,
+    share,
 )
 from freshq_pipeline.storage.results import (
     NEW,
@@ -191,7 +192,12 @@ def _counts(row: dict[str, Any], shed: int) -> dict[str, str]:
     wait = row.get("wait_p99_seconds")
     named = {"in time": "served_in_time", "late": "served_late", "failed": "failed", "waiting": "pending"}
     counts = {title: f"{row[name]:,}" for title, name in named.items()}
-    more = {"shed": f"{shed:,}", "p99 wait": "-" if wait is None else duration(wait)}
+    # Both would not fit a terminal.
+    if row.get("value_offered"):
+        last = {"value": share(row["value_delivered"], row["value_offered"])}
+    else:
+        last = {"p99 wait": "-" if wait is None else duration(wait)}
+    more = {"shed": f"{shed:,}"} | last
     return {"servers": f"{row['servers']:,}"} | counts | more
 
 

@@ -32,8 +32,9 @@ from freshq_pipeline.report.words import (
     moment,
     next_step,
     queue_name,
+    value_share,
 )
-from freshq_pipeline.schemas import OUTCOMES, WAIT_PERCENTILES
+from freshq_pipeline.schemas import OUTCOMES, VALUES, WAIT_PERCENTILES
 from freshq_pipeline.spark.java import cache_folder
 from freshq_pipeline.storage.results import NEW, REPORT, damage_text, published_summary
 from freshq_pipeline.storage.whole_file import whole_file
@@ -88,6 +89,10 @@ MAX_ROWS: Final = 20
 MAX_VIOLATIONS: Final = 50
 # Number of queues in the charts.
 MAX_QUEUES: Final = 8
+_VALUE_TEXT: Final = (
+    "The value put equals what was delivered, lost (decayed, late, failure, shed), cancelled or is still open, so "
+    "the difference must be 0. A task without a value counts as 1."
+)
 _FIGURES: Final = ("tasks", *OUTCOMES, "inversions", *WAIT_PERCENTILES)
 
 
@@ -119,7 +124,7 @@ def _sections(tables: Tables, summary: dict[str, Any]) -> list[Section]:
     sections.append(Section("Workers", "The busiest workers.", table=workers))
     replay = replay_section(tables.out, tables.run_id)
     sections += [] if replay is None else [replay]
-    sections.append(_ledger(ledger, recent))
+    sections += [*_kinds(tables, ledger), *_ledger(ledger, recent)]
     violations = tables.first("violations", MAX_VIOLATIONS)
     if len(violations):
         text = f"The first {MAX_VIOLATIONS} tasks that violate the ledger, each with a link to its events."
@@ -127,16 +132,37 @@ def _sections(tables: Tables, summary: dict[str, Any]) -> list[Section]:
     return [*_queues(summary), *sections, _quality(summary)]
 
 
-def _ledger(ledger: pd.DataFrame, recent: str) -> Section:
-    """Return the ledger: totals, the newest days first, and older days that do not balance."""
+def _kinds(tables: Tables, ledger: pd.DataFrame) -> list[Section]:
+    """Return the value of the tasks by kind, if tasks have values."""
+    if not ledger["valued"].any():
+        return []
+    text = "The kinds of tasks that were worth most. Lost is what was shed, failed, done late or decayed."
+    kinds = tables.largest("kinds", "value_offered", MAX_ROWS)
+    titles = {"offered": "tasks", "value_offered": "value", "value_delivered": "delivered"}
+    titles |= {"value_lost": "lost", "value_share": "delivered_share"}
+    shown = kinds.fillna({"kind": NO_NAME}).rename(columns=titles)
+    return [Section("Value by kind", text, table=shown)]
+
+
+def _ledger(ledger: pd.DataFrame, recent: str) -> list[Section]:
+    """Return the ledger: totals, the newest days first, and older days that do not balance.
+
+    If tasks have values, the same in value follows.
+    """
     text = "Created tasks equal the sum of all fates, so the difference must be 0."
     if recent:
         text += f" The table shows tasks created{recent}, the total, and all older days with violations."
     newest = sorted(ledger["day"].dropna().unique())[-MAX_DAYS:]
-    wrong = (ledger["difference"] != 0) | (ledger["violations"] != 0)
+    wrong = (ledger[["difference", "violations", "value_difference"]] != 0).any(axis="columns")
     shown = ledger[ledger["day"].isin(newest) | ledger["day"].isna() | wrong]
     shown = shown.sort_values("day", ascending=False, na_position="first").sort_values("queue", kind="stable")
-    return Section("Ledger", text, table=shown.fillna({"day": "total"}))
+    shown = shown.fillna({"day": "total"})
+    of_value = ["valued", *VALUES, "value_difference"]
+    sections = [Section("Ledger", text, table=shown.drop(columns=of_value))]
+    if ledger["valued"].any():
+        worth = shown[["queue", "day", *of_value]].rename(columns=lambda name: name.removeprefix("value_"))
+        sections.append(Section("Ledger in value", _VALUE_TEXT, table=worth))
+    return sections
 
 
 def _largest(summary: dict[str, Any]) -> list[str]:
@@ -149,7 +175,7 @@ def _headlines(summary: dict[str, Any]) -> dict[str, str]:
     """Return a sentence about the tasks of each queue."""
     figures = {queue_name(row["queue"]): row for row in summary["queues"]}
     return {
-        queue: f"{headline(fates_of(one), one['wait_p50_seconds'])} {next_step(one)}"
+        queue: f"{headline(fates_of(one), one['wait_p50_seconds'], value_share(one))} {next_step(one)}"
         for queue, one in ((name, figures[name]) for name in _largest(summary))
     }
 
@@ -247,6 +273,7 @@ def page(summary: dict[str, Any], headlines: str, sections: list[Section]) -> st
     # A closing tag in the name of a group must not end the script.
     data = json.dumps(drawing.charts).replace("<", "\\u003c")
     names = html.escape(", ".join(queues))
+    value = {} if value_share(summary) is None else {"value_share": value_share(summary)}
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>freshq: what happened to every task of {names}</title><style>{STYLE}</style></head><body>
@@ -254,7 +281,7 @@ def page(summary: dict[str, Any], headlines: str, sections: list[Section]) -> st
 {_damaged(summary)}
 <div class="headline">{headlines}</div>
 {_accounted(summary)}
-{figures({name: summary[name] for name in _FIGURES})}
+{figures({name: summary[name] for name in _FIGURES} | value)}
 <p class="muted">Complete up to {moment(summary["as_of_ms"])}; all times are UTC. Run {html.escape(summary["run_id"])}.</p>
 {body}
 <script>{_scripts()}</script>

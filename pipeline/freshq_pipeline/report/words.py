@@ -58,12 +58,15 @@ def _between(begin: int, end: int) -> str:
     return f"{number if duration(end).endswith(unit) else duration(begin)} to {duration(end)}"
 
 
-def headline(fates: Mapping[str, int], wait_p50_seconds: float | None) -> str:
+def headline(
+    fates: Mapping[str, int], wait_p50_seconds: float | None, value_share: float | None = None
+) -> str:
     """Return a sentence about the outcome of tasks, such as "23% done in time, 77% shed".
 
     Args:
         fates: Number of tasks by fate, from `fates_of`.
         wait_p50_seconds: Median wait of claimed tasks; None if none was claimed.
+        value_share: Share of their value that was delivered; None if they have no values.
     """
     total = sum(fates.values())
     if not total:
@@ -72,7 +75,13 @@ def headline(fates: Mapping[str, int], wait_p50_seconds: float | None) -> str:
     parts = [f"{share(fates[first], total)} {first}"]
     parts += [f"{share(count, total)} {fate}" for fate, count in fates.items() if count and fate != first]
     wait = "" if wait_p50_seconds is None else f"; median wait {duration(wait_p50_seconds)}"
-    return f"{', '.join(parts)}{wait}."
+    value = "" if value_share is None else f"; {share(value_share, 1)} of the value delivered"
+    return f"{', '.join(parts)}{value}{wait}."
+
+
+def value_share(figures: Mapping[str, float]) -> float | None:
+    """Return the delivered share of the value, given the figures of a queue; None if tasks have no values."""
+    return figures["value_delivered"] / figures["value_offered"] if "value_offered" in figures else None
 
 
 # Shares of the tasks from which on an operator should act.
@@ -109,14 +118,17 @@ def fates_of(figures: Mapping[str, int]) -> dict[str, int]:
 
 
 def conclusions(replayed: Mapping[str, Any]) -> list[str]:
-    """Return the best and the worst policy of each queue at its recorded capacity, as sentences."""
+    """Return the best and the worst policy of each queue at its recorded capacity, as sentences.
+
+    They are judged by the value that they deliver, if tasks have values, else by the tasks done in time.
+    """
     said = []
     for queue in dict.fromkeys(row["queue"] for row in replayed["scenarios"]):
         rows = [row for row in replayed["scenarios"] if row["queue"] == queue and row["capacity"] == 1]
         if len(rows) > 1:
-            best = max(rows, key=lambda row: row["served_in_time"])
-            worst = min(rows, key=lambda row: row["served_in_time"])
-            said.append(_compared(queue, best, worst))
+            judged = "value_delivered" if rows[0].get("value_offered") else "served_in_time"
+            best, worst = (which(rows, key=lambda row: row[judged]) for which in (max, min))
+            said.append((_compared if judged == "served_in_time" else _by_value)(queue, best, worst))
     return said
 
 
@@ -137,6 +149,20 @@ def _compared(queue: str | None, best: Mapping[str, Any], worst: Mapping[str, An
     if most == least:
         return f"{begin} all policies complete {most} in time."
     return f"{begin} {best['policy']} completes {most} in time, {worst['policy']} {least}."
+
+
+def _by_value(queue: str | None, best: Mapping[str, Any], worst: Mapping[str, Any]) -> str:
+    begin = f"Queue {queue_name(queue)}, at its recorded capacity:"
+    values, tasks = (
+        [share(row[part], row[whole]) for row in (best, worst)]
+        for part, whole in (("value_delivered", "value_offered"), ("served_in_time", "offered"))
+    )
+    if values[0] == values[1]:
+        return f"{begin} all policies deliver {values[0]} of the value."
+    return (
+        f"{begin} {best['policy']} delivers {values[0]} of the value and completes {tasks[0]} of the tasks "
+        f"in time, {worst['policy']} {values[1]} and {tasks[1]}."
+    )
 
 
 def cell(name: str, value: object) -> str:

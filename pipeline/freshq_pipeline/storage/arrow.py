@@ -20,6 +20,7 @@ _TYPES: Final = {
     "bigint": pa.int64(),
     "double": pa.float64(),
     "boolean": pa.bool_(),
+    "decimal(38,0)": pa.decimal128(38, 0),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 
