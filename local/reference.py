@@ -263,6 +263,7 @@ NUMBERS: Final = frozenset(
     | {"weight", "max_running", "rate_per_second", "oldest_dead_seconds", "since", "health_port"}
     | {"wait_p50_seconds", "wait_p99_seconds", "last_wait_seconds", "recovery_seconds", "enough_servers"}
     | {"tips_over_seconds", "longest_seconds", "claimed_per_second", "younger_than_seconds"}
+    | {"in_time_share", "today_in_time_share", "in_time_before", "in_time_after"}
 )
 NULLS: Final = frozenset(
     {"forecast", "backlog_in_time_ratio", "backlog_over_seconds", "command", "stack_command", "deadline"}
@@ -284,6 +285,7 @@ ON_QUEUE: Final = (
     "work json:dumps --dry-run",
     "stats",
     "pressure",
+    "pressure --value 12",
     "claim",
     "get TASK",
     "extend TASK --token TOKEN",

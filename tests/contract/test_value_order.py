@@ -318,6 +318,7 @@ def test_an_overloaded_queue_has_a_price_and_admits_nothing_cheaper(store: Store
     pressure = queue.pressure()
     assert pressure.overloaded
     assert 4 < pressure.least_value <= 10
+    assert pressure.chance(1.0) < 0.1 < pressure.chance(10.0) < 0.6  # a third of the dearest fit
     assert min(len(refusals[1.0]), len(refusals[4.0])) > 20
     assert refusals[10.0] == []
     assert {refusal.reason for refused in refusals.values() for refusal in refused} == {"admission"}

@@ -125,6 +125,30 @@ def test_replay(overloaded: Path, fifo: Path, tmp_path: Path) -> None:
     assert "+0.00 points" in same.stdout
 
 
+def test_a_recording_with_values_is_judged_by_value(tmp_path: Path) -> None:
+    load = Source(30.0, 40.0, 10.0, values={10.0: 0.2, 1.0: 0.8}, seed=1).load()
+    rows = zip(load.created, load.service, load.values, strict=True)
+    lines = [{"at_seconds": at, "service_seconds": own, "deadline_seconds": 10.0, "value": value}
+             for at, own, value in rows]  # fmt: skip
+    file, lifo, value = (tmp_path / name for name in ("load.jsonl", "lifo.toml", "value.toml"))
+    file.write_text("\n".join(map(json.dumps, lines)))
+    lifo.write_text("servers = 10\n")
+    value.write_text('servers = 10\norder = "value"\n')
+    done = invoke("advise", file, "--settings", lifo, "--table")
+    assert re.match(
+        r"Set order=value: \d+\.\d% of the value is delivered, instead of \d+\.\d% "
+        r"\(of the tasks, \d+\.\d% instead of \d+\.\d% are in time\)\.",
+        done.stdout,
+    ), done.stdout
+    assert "freshq configure --order value" in done.stdout
+    assert re.search(r"settings +value +in time +change +95% interval", done.stdout)
+    in_time = invoke("advise", file, "--settings", lifo, "--objective", "in-time")
+    assert "of the tasks are done in time" in in_time.stdout
+    worse = invoke("replay", file, "--settings", value, "--against", lifo)
+    assert worse.exit_code == 1
+    assert re.match(r"worse: value: .*; in time: \d+\.\d\d% instead of \d+\.\d\d%;", worse.stdout)
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -1,5 +1,7 @@
 """The flow, counted by windows."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from freshq.policy.pressure import (
     PUT_OF_BAND,
     Flow,
     FlowCounter,
+    assess,
     flow_between,
     flow_window_seconds,
 )
@@ -131,6 +134,38 @@ def test_few_tasks_tell_no_price() -> None:
     for _ in range(200):
         nothing_served.valued(0.0, 1.0, PUT_OF_BAND)
     assert nothing_served.flow(1.0).least_value == 0
+
+
+def counted(*values: tuple[float, int, int]) -> FlowCounter:
+    """Return a counter of tasks, given by value, number and how many of them were done in time."""
+    counter = FlowCounter(60.0)
+    for value, put, in_time in values:
+        for number in range(put):
+            counter.valued(0.0, value, PUT_OF_BAND)
+            if number < in_time:
+                counter.valued(0.0, value, IN_TIME_OF_BAND)
+    return counter
+
+
+def test_the_chance_grows_with_the_value() -> None:
+    tasks = ((1.0, 100, 2), (2.0, 50, 0), (4.0, 10, 6), (8.0, 30, 12), (16.0, 10, 10))
+    found = counted(*tasks).flow(1.0).by_value
+    assert found == {1.0: pytest.approx(2 / 150), 4.0: pytest.approx(0.45), 16.0: 1.0}
+    hardly_served_or_shed = ((1.0, 100, 0), (2.0, 50, 4), (4.0, 10, 5), (8.0, 20, 19), (16.0, 10, 10))
+    found = counted(*hardly_served_or_shed).flow(1.0).by_value
+    assert found == {1.0: pytest.approx(4 / 150), 4.0: 0.5, 8.0: pytest.approx(29 / 30)}
+    assert counted((4.0, 5, 9)).flow(1.0).by_value == {4.0: 1.0}
+    assert FlowCounter(60.0).flow(0.0).by_value == {}
+
+
+def test_a_task_of_a_value_has_the_chance_of_its_class() -> None:
+    flow = replace(counted((4.0, 20, 1), (16.0, 10, 9)).flow(1.0), offered=30.0, served=10.0, shed_early=1.0)
+    pressure = assess(flow, None, 60.0, 0.5)
+    assert pressure.overloaded
+    chances = {value: pressure.chance(value) for value in (1.0, 4.0, 15.9, 16.0, 1e9)}
+    assert chances == {1.0: 0.05, 4.0: 0.05, 15.9: 0.05, 16.0: 0.9, 1e9: 0.9}
+    calm = assess(replace(flow, shed_early=0.0), None, 60.0, 0.5)
+    assert (calm.by_value, calm.chance(1.0)) == ({}, calm.probability_in_time)
 
 
 def test_the_names_of_counts_fit_every_store() -> None:

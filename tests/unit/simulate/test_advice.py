@@ -20,6 +20,7 @@ from freshq.simulate.advice import (
     Threshold,
     candidates,
     enough_servers,
+    limit_for,
     read_settings,
 )
 from tests.support.refusals import refused
@@ -39,6 +40,8 @@ def recording(rate: float, tasks: int = 6000, seed: int = 1, **more: Any) -> Rec
         bytearray(load.levels or bytes(count)),
         [None] * count,
         [None] * count,
+        array("d", load.values),
+        bytearray(count if load.values else 0),
     )
 
 
@@ -108,6 +111,21 @@ def test_worth_of_a_task() -> None:
     assert Objective().worths(one, done) == [1.0, 1.0]
     assert Objective("value").worths(one, done) == [0.75, 1.0]
     assert Objective("0.9@0.5s", 0.9, 0.5).worths(one, done) == [0.0, 0.0]
+
+
+def test_worth_of_a_task_with_a_value() -> None:
+    """Done at 1 s of 4 s: all of a value, or three quarters of a value that falls; shed: nothing."""
+    one = Recording(
+        array("d", [0.0, 10.0, 20.0]), array("d", [1.0, 1.0, 5.0]), array("d", [4.0] * 3), bytearray(3),
+        [None] * 3, [None] * 3, array("d", [8.0, 8.0, 2.0]), bytearray([0, 1, 0]),
+    )  # fmt: skip
+    samples = Samples(recording(5.0, 200, values={1.0: 1.0}), Objective("value"))
+    done = samples._simulate(NOW, one)
+    by_value = Objective.of(one)
+    assert by_value == Objective("value")
+    assert (by_value.worths(one, done), list(by_value.most(one))) == ([8.0, 6.0, 0.0], [8.0, 8.0, 2.0])
+    assert (Objective().worths(one, done), list(Objective().most(one))) == ([1.0, 1.0, 0.0], [1.0] * 3)
+    assert Objective.of(recording(5.0, 200)) == Objective()
 
 
 # --- samples
@@ -231,6 +249,26 @@ def test_servers_are_counted() -> None:
     assert enough_servers(samples, Settings(servers=1)) is None
 
 
+VALUES: Final = {10.0: 0.2, 4.0: 0.3, 1.0: 0.5}
+
+
+def test_tasks_with_values_are_best_served_by_value() -> None:
+    load = recording(30.0, 1200, values=VALUES)
+    advice = advise(load, NOW, Objective.of(load))
+    assert advice.settings.order is Order.VALUE
+    assert advice.best.gain.low > 0.1
+    assert advice.best.share > 1.5 * advice.today_share
+    # Newest first completes about as many tasks, of less value.
+    assert advice.today_in_time_share is not None
+    assert advice.best.in_time_share == pytest.approx(advice.today_in_time_share, abs=0.05)
+    orders = [each.change.get("order") for each in advice.compared]
+    assert {"value", "deadline", "fifo", "adaptive"} <= set(orders)
+    assert all(each.in_time_share is not None for each in advice.compared)
+    plain = advise(recording(30.0, 1000), NOW, Objective())
+    assert not {"value", "deadline"} & {each.change.get("order") for each in plain.compared}
+    assert (plain.today_in_time_share, plain.best.in_time_share) == (None, None)
+
+
 def test_without_deadlines_orders_are_compared_by_time() -> None:
     load = recording(9.0, 3000)
     load = dataclasses.replace(load, ages=array("d", [math.inf]) * len(load))
@@ -273,6 +311,17 @@ def test_no_false_alarm(seed: int) -> None:
     for changes in ({}, {"reserve": "p90"}, {"backlog": "500"}, {"order": "adaptive"}):
         new = read_settings({"servers": 10, **changes})
         assert not replay(load, NOW, new, Threshold.parse("in_time<-1%"), seed).fails
+
+
+def test_a_loss_of_value_is_caught_although_as_many_tasks_are_in_time() -> None:
+    load = recording(20.0, 1500, values=VALUES)
+    by_value = NOW.changed(order=Order.VALUE)
+    assert limit_for(load) == "value<-1%"
+    found = replay(load, by_value, NOW, Threshold.parse(limit_for(load)))
+    assert found.fails, str(found)
+    assert "; in time: " in str(found)
+    assert not replay(load, NOW, by_value, Threshold.parse("value<-1%")).fails
+    assert limit_for(recording(9.0, 200)) == "in_time<-1%"
 
 
 def test_thresholds() -> None:

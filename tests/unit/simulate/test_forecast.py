@@ -1,12 +1,16 @@
 """Forecasts, against what then happened in simulated afternoons."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
+from freshq.cli.output import chances_by_value, forecast_lines
 from freshq.policy.order import Order
-from freshq.policy.pressure import Pressure
+from freshq.policy.pressure import IN_TIME_OF_BAND, PUT_OF_BAND, FlowCounter, Pressure
 from freshq.policy.rules import OverloadRules, ReserveRule
+from freshq.simulate import Source, simulate_load
+from freshq.simulate.backlog import Fates
 from freshq.simulate.forecast import (
     EVERY_SECONDS,
     SLOTS_SECONDS,
@@ -100,6 +104,41 @@ def test_a_queue_without_a_max_age_has_a_horizon() -> None:
     assert found.backlog_over_seconds is not None
     assert found.horizon_seconds == 660.0
     assert found.backlog_over_seconds.median == found.horizon_seconds, "not before"
+
+
+def test_what_tasks_of_a_value_can_expect() -> None:
+    by_value = {1.0: 0.01, 4.0: 0.5, 8.0: 0.975}
+    found = forecast(replace(OVERLOADED, by_value=by_value), replace(RULES, order=Order.VALUE))
+    assert found.by_value == by_value
+    assert forecast_lines(found)["by value"] == "from 8: 98%, from 4: 50%, less: 1% in time"
+    assert found.better_order is None, "orders by time would complete as many tasks, of less value"
+    assert chances_by_value({2.0: 0.3}) == "less: 30% in time"
+    assert "by value" not in forecast_lines(forecast(OVERLOADED, RULES))
+
+
+def test_the_chance_of_a_value_is_what_tasks_of_it_have_later() -> None:
+    """At twice the capacity, with chances counted in the minute before, and tasks put in the minute after."""
+    values = {10.0: 0.2, 4.0: 0.5, 1.0: 0.3}
+    load = Source(20.0, 180.0, 20.0, values=values, seed=5).load()
+    done = simulate_load(load, OverloadRules(20.0, Order.VALUE), 10)
+    counter, later = FlowCounter(60.0), Counter[tuple[float, bool]]()
+    for created, start, service, value, fate in zip(
+        load.created, done.starts, load.service, load.values, done.fates, strict=True
+    ):
+        in_time = fate == Fates.IN_TIME
+        if 60 <= created < 120:
+            counter.valued(created, value, PUT_OF_BAND)
+        if in_time and 60 <= start + service < 120:
+            counter.valued(start + service, value, IN_TIME_OF_BAND)
+        if 120 <= created < 160:
+            later[value, in_time] += 1
+    found = replace(pressure(), by_value=counter.flow(119.9).by_value)
+    for value in values:
+        share = later[value, True] / (later[value, True] + later[value, False])
+        assert found.chance(value) == pytest.approx(share, abs=0.1), value
+    assert found.chance(10.0) > 0.95
+    assert 0.2 < found.chance(4.0) < 0.9
+    assert found.chance(1.0) < 0.05
 
 
 def pressure(service_seconds: float | None = 1.0, wanted: int | None = 12) -> Pressure:

@@ -53,7 +53,7 @@ def test_a_task_that_ran() -> None:
 
 
 def test_a_task_with_a_value() -> None:
-    more = {"value": 2.5, "decay": "linear"}
+    more: dict[str, Any] = {"value": 2.5, "decay": "linear"}
     (line,) = recorded(put("a", **more), event("a", 1.0, "TAKEN", **more), event("a", 2.0, "SUCCESS", **more))
     assert {name: line[name] for name in more} == more
 
@@ -175,7 +175,7 @@ def test_a_recording_is_read_in_order(tmp_path: Path, name: str) -> None:
 
 
 def test_values_are_read_where_there_are_any(tmp_path: Path) -> None:
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"at_seconds": 3.0, "service_seconds": 1.0},
         {"at_seconds": 2.0, "service_seconds": 1.0, "value": 8, "decay": "linear"},
         {"at_seconds": 1.0, "service_seconds": 1.0, "value": None, "decay": None},

@@ -98,6 +98,8 @@ def forecast_lines(forecast: Forecast | None, *, waiting: bool = True) -> dict[s
     if over is not None and in_time is not None and waiting:
         ends = f"served or stale in {span(over.median)} ({span(over.low)} to {span(over.high)})"
         lines["waiting now"] = f"{_shares(in_time)} in time, {ends}"
+    if forecast.by_value:
+        lines["by value"] = chances_by_value(forecast.by_value)
     more, better = forecast.more_slots, forecast.better_ratio
     helps = []
     if more.median:
@@ -106,6 +108,13 @@ def forecast_lines(forecast: Forecast | None, *, waiting: bool = True) -> dict[s
         helps.append(f"order {forecast.better_order}, {_shares(better)} more in time")
     lines["would help"] = "; ".join(helps) or "nothing needed"
     return lines
+
+
+def chances_by_value(by_value: Mapping[float, float]) -> str:
+    """Return chances in time, such as "from 8: 98%, from 4: 61%, less: 1% in time"."""
+    said = [f"from {least:.3g}: {percentage(chance)}" for least, chance in by_value.items()]
+    said[0] = f"less: {percentage(next(iter(by_value.values())))}"
+    return f"{', '.join(reversed(said))} in time"
 
 
 def _shares(interval: Interval) -> str:

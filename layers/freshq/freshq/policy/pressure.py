@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from math import floor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from freshq.policy.fairness import LEAST_SECONDS, fair_share
 from freshq.policy.order import LIFO_ABOVE, Wait
-from freshq.policy.value import BAND_OFFSET, band_of, least_of
+from freshq.policy.value import BAND_OFFSET, DEFAULT_VALUE, band_of, least_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -70,6 +70,8 @@ class Pressure:
             any.
         least_value: The price of the queue: the least value per second of service that is still served. Of
             tasks worth less, hardly any is. 0 unless the queue is overloaded and serves by value.
+        by_value: The chance of a new task from a value on, up to the next one, the least value first; empty
+            unless the queue is overloaded and serves by value.
 
     Examples:
         >>> queue.pressure().retry_after_seconds is None
@@ -86,6 +88,16 @@ class Pressure:
     own_ratio: float = 0.0
     own_max_age_seconds: float | None = None
     least_value: float = 0.0
+
+    by_value: Mapping[float, float] = field(default_factory=dict)
+
+    def chance(self, value: float = DEFAULT_VALUE) -> float:
+        """Return the chance that a task of a value that is put now is served in time, from 0 to 1.
+
+        A value below all that were put lately has at most the chance of the cheapest of them.
+        """
+        least = [each for each in self.by_value if each <= value] or [*self.by_value][:1]
+        return self.by_value[least[-1]] if least else self.probability_in_time
 
 
 def assess(
@@ -110,9 +122,7 @@ def assess(
         uniform: A random number from [0, 1), for the jitter.
         latest: The wait of the live task that has used most of its own life; None if it is not known.
     """
-    late = latest is not None and latest.is_late
-    old = oldest_age_seconds is not None and oldest_age_seconds > LIFO_ABOVE * deadline_seconds
-    overloaded = late or old or flow.shed_early > 0 or flow.expired > LATE_RATIO * flow.offered
+    overloaded = _is_overloaded(flow, oldest_age_seconds, deadline_seconds, latest)
     life_seconds = flow.life_seconds(deadline_seconds)
     shortest_seconds = life_seconds if latest is None else min(life_seconds, latest.life_seconds)
     spread_seconds = flow.spread_seconds(shortest_seconds) * (0.5 + uniform)
@@ -127,7 +137,16 @@ def assess(
         own_ratio=flow.own_ratio,
         own_max_age_seconds=flow.own_seconds,
         least_value=flow.price if overloaded else 0.0,
+        by_value=flow.by_value if overloaded else {},
     )
+
+
+def _is_overloaded(
+    flow: Flow, oldest_age_seconds: float | None, deadline_seconds: float, latest: Wait | None
+) -> bool:
+    late = latest is not None and latest.is_late
+    old = oldest_age_seconds is not None and oldest_age_seconds > LIFO_ABOVE * deadline_seconds
+    return late or old or flow.shed_early > 0 or flow.expired > LATE_RATIO * flow.offered
 
 
 def wanted_servers(offered_per_second: float, service_seconds: float, deadline_seconds: float) -> int:
@@ -301,6 +320,8 @@ PUT_OF_BAND: Final = "b"
 IN_TIME_OF_BAND: Final = "i"
 # The share of the tasks below the price that may still be served.
 HARDLY_SERVED: Final = 0.02
+# Smaller differences of a chance from 0 or 1 make no class of their own.
+RARE: Final = 0.1
 # Prefixes of two more counts of a group: tasks served, and the microseconds that they took.
 DONE: Final = "n"
 TOOK: Final = "t"
@@ -323,6 +344,7 @@ class Flow:
         own_urgency: Sum of 1 / max age of these, per second.
         least_value: The least value that is still served: of the tasks worth less, hardly any is. 0 if tasks
             are not counted by value, or too few.
+        by_value: The chance to be served in time by value, the least value first; empty in the same cases.
     """
 
     offered: float
@@ -336,6 +358,7 @@ class Flow:
     own: float = 0.0
     own_urgency: float = 0.0
     least_value: float = 0.0
+    by_value: Mapping[float, float] = field(default_factory=dict)
 
     @property
     def service_seconds(self) -> float | None:
@@ -451,7 +474,42 @@ def flow_between(
         own=own,
         own_urgency=urgency / URGENCY_SCALE,
         least_value=_least_value(names, count),
+        by_value=_by_value(names, count),
     )
+
+
+def _by_value(names: Iterable[str], count: Callable[[str], float]) -> dict[float, float]:
+    """Return the chance to be served in time from a value on, from the counts by band.
+
+    A dearer task has no smaller chance, so bands whose counts say otherwise are one class (pool adjacent
+    violators: Ayer and others, Annals of Mathematical Statistics 26(4), 1955).
+    """
+    classes: list[_Counted] = []
+    for band in sorted(int(name[1:]) for name in names if name[0] == PUT_OF_BAND):
+        put, in_time = (count(f"{what}{band}") for what in (PUT_OF_BAND, IN_TIME_OF_BAND))
+        found = _Counted(least_of(band - BAND_OFFSET), put, min(put, in_time))
+        while classes and put > 0 and classes[-1].is_like(found):
+            cheaper = classes.pop()
+            found = _Counted(cheaper.least_value, cheaper.put + found.put, cheaper.in_time + found.in_time)
+        if put > 0:
+            classes.append(found)
+    return {each.least_value: each.chance for each in classes}
+
+
+class _Counted(NamedTuple):
+    """Tasks from a value on: how many were put, and done in time."""
+
+    least_value: float
+    put: float
+    in_time: float
+
+    @property
+    def chance(self) -> float:
+        return self.in_time / self.put
+
+    def is_like(self, dearer: _Counted) -> bool:
+        """Return whether dearer tasks have no greater chance, or both are hardly served, or hardly shed."""
+        return dearer.chance <= self.chance or dearer.chance < RARE or self.chance > 1 - RARE
 
 
 def _least_value(names: Iterable[str], count: Callable[[str], float]) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from array import array
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from freshq.policy.backlog_limit import BacklogLimit
 from freshq.policy.order import Order
 from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+from freshq.policy.value import DEFAULT_VALUE, value_at
 from freshq.simulate.backlog import Fates
 from freshq.simulate.engine import MAX_SERVERS, Simulation, simulate_load
 from freshq.simulate.results import summarize
@@ -53,6 +55,8 @@ DEADLINES_OF_LONG_BLOCK: Final = 4
 TASKS_PER_BLOCK: Final = 1000
 # For longer recordings, the last tasks.
 MOST_TASKS: Final = 200_000
+# The same with values: an order by value takes longer to simulate than an order by time.
+MOST_VALUED_TASKS: Final = 50_000
 # The share done in time that servers are counted for, if the objective names none.
 ENOUGH: Final = 0.99
 # Tasks in the runs with outages; goodput has recovered at this share of its value without an outage.
@@ -183,14 +187,15 @@ class Objective:
         """Return an objective.
 
         Args:
-            text: ``in-time``, the share of tasks done by their deadline; ``value``, where a task that is done
-                loses worth evenly until its deadline; or a share of tasks to be done within some time, such
-                as ``0.99@2s`` or ``0.99@2s for level 9``.
+            text: ``in-time``, the share of tasks done by their deadline; ``value``, the share of their value
+                that is delivered; if the recording has no values, each task is worth the same and loses it
+                evenly until its deadline; or a share of tasks to be done within some time, such as
+                ``0.99@2s`` or ``0.99@2s for level 9``.
 
         Raises:
             ValueError: If it has another form.
         """
-        if text in {"in-time", "value"}:
+        if text in {"in-time", VALUE}:
             return cls(text)
         found = re.fullmatch(r"(0?\.\d+|1)@(\d+\.?\d*)s(?: for level (\d))?", text.strip())
         if found is None or not float(found[2]) or not float(found[1]):
@@ -199,26 +204,46 @@ class Objective:
         level = None if found[3] is None else int(found[3])
         return cls(text, float(found[1]), float(found[2]), level)
 
+    @classmethod
+    def of(cls, recording: Recording) -> Objective:
+        """Return the objective for a recording: the value of its tasks, if they have values."""
+        return cls(VALUE) if recording.values else cls()
+
     def worths(self, recording: Recording, done: Simulation) -> list[float]:
         """Return the worth of each task in a simulation of a recording."""
+        ends = zip(done.starts, done.load.service, recording.at, strict=True)
+        ages = (start + service - at for start, service, at in ends)
+        tasks = zip(ages, recording.ages, self.most(recording), self._decays(recording), strict=True)
         return [
-            self._worth(start + service - at, age) if code in SERVED else 0.0
-            for start, service, at, age, code in zip(
-                done.starts, done.load.service, recording.at, recording.ages, done.fates, strict=True
-            )
+            self._worth(*task) if code in SERVED else 0.0
+            for task, code in zip(tasks, done.fates, strict=True)
         ]
+
+    def most(self, recording: Recording) -> Sequence[float]:
+        """Return the most that each task can be worth."""
+        if self.text == VALUE and recording.values:
+            return recording.values
+        return array("d", [DEFAULT_VALUE]) * len(recording)
+
+    def _decays(self, recording: Recording) -> Sequence[int]:
+        """Return 1 for each task whose worth falls until its deadline."""
+        if self.text != VALUE:
+            return bytes(len(recording))
+        return recording.decays or bytes([1]) * len(recording)
 
     def enough(self, share: float) -> float:
         """Return a share, or the share that is enough if that is less."""
         return share if self.share is None else min(share, self.share)
 
-    def _worth(self, age: float, deadline: float) -> float:
+    def _worth(self, age: float, deadline: float, most: float, decays: int) -> float:
         """Return the worth of a task that was done at an age."""
-        if age > deadline or (self.seconds is not None and age > self.seconds):
+        if self.seconds is not None and age > self.seconds:
             return 0.0
-        return 1.0 - age / deadline if self.text == "value" else 1.0
+        return value_at(age, most, 0.0, deadline, decays=bool(decays))
 
 
+# The objective by value.
+VALUE: Final = "value"
 SERVED: Final = frozenset({Fates.IN_TIME, Fates.LATE})
 
 
@@ -250,11 +275,13 @@ class Outcome:
         settings: The settings.
         share: Worth of the tasks, as a share of the maximum.
         worths: Their worth in each block.
+        in_time: Share of the tasks done in time, beside the value of the tasks; None if it is not judged.
     """
 
     settings: Settings
     share: float
     worths: list[float]
+    in_time: float | None = None
 
 
 def _block_count(recording: Recording) -> int:
@@ -268,9 +295,10 @@ def _block_count(recording: Recording) -> int:
 
 
 def _last_tasks(recording: Recording) -> Recording:
-    if len(recording) <= MOST_TASKS:
+    most = MOST_VALUED_TASKS if recording.values else MOST_TASKS
+    if len(recording) <= most:
         return recording
-    last = range(len(recording) - MOST_TASKS, len(recording))
+    last = range(len(recording) - most, len(recording))
     return recording.chosen(last, recording.at[last.start :]).in_order()
 
 
@@ -306,6 +334,7 @@ class Samples:
         self._block_seconds = recording.duration_seconds / _block_count(recording)
         # The tasks of each block.
         self._blocks = self._cut()
+        self._most = objective.most(self.recording)
         self._counted = [self._count(block) for block in self._blocks]
         wanted = len(self._blocks) * RESAMPLE_TASKS / len(recording)
         self._blocks_drawn = min(len(self._blocks), max(LEAST_BLOCKS // 2, round(wanted)))
@@ -323,10 +352,12 @@ class Samples:
         bounds = [bisect_left(at, number * self._block_seconds) for number in range(count_blocks)]
         return [*map(range, bounds, [*bounds[1:], len(at)])]
 
-    def _count(self, block: range) -> int:
-        """Return the number of tasks of a block that count."""
+    def _count(self, block: range) -> float:
+        """Return the most that the tasks of a block can be worth."""
         level = self.objective.level
-        return len(block) if level is None else self.recording.levels.count(level, block.start, block.stop)
+        if level is not None:
+            return self.recording.levels.count(level, block.start, block.stop)
+        return math.fsum(self._most[block.start : block.stop])
 
     @cached_property
     def resamples(self) -> list[Recording]:
@@ -346,14 +377,17 @@ class Samples:
 
     def outcome(self, settings: Settings) -> Outcome:
         """Simulate settings on the recording."""
-        done = self._simulate(settings, self.recording)
+        done, in_time = self._simulate(settings, self.recording), None
+        if self.objective.text == VALUE and self.recording.values:
+            in_time = math.fsum(Objective().worths(self.recording, done)) / len(self.recording)
         if self._counts_fates(settings):
             fates = done.fates
             worths = [float(fates.count(Fates.IN_TIME, part.start, part.stop)) for part in self._blocks]
         else:
             each = self._worths(done, self.recording)
             worths = [math.fsum(each[part.start : part.stop]) for part in self._blocks]
-        return Outcome(settings, self.objective.enough(math.fsum(worths) / sum(self._counted)), worths)
+        share = self.objective.enough(math.fsum(worths) / math.fsum(self._counted))
+        return Outcome(settings, share, worths, in_time)
 
     def gain(self, outcome: Outcome, other: Outcome) -> Interval:
         """Return the gain of an outcome over another one; if they are swapped, its sign changes.
@@ -376,7 +410,7 @@ class Samples:
         (the ratio estimator of Cochran, Sampling Techniques, section 6.3).
         """
         differences = [own - its for own, its in zip(outcome.worths, other.worths, strict=True)]
-        counted, count_blocks = sum(self._counted), len(self._blocks)
+        counted, count_blocks = math.fsum(self._counted), len(self._blocks)
         ratio = math.fsum(differences) / counted
         squares = math.fsum(
             (each - ratio * number) ** 2 for each, number in zip(differences, self._counted, strict=True)
@@ -395,8 +429,8 @@ class Samples:
         if self._counts_fates(settings):
             return done.fates.count(Fates.IN_TIME) / max(1, len(sample))
         level = self.objective.level
-        counted = len(sample) if level is None else sample.levels.count(level)
-        return self.objective.enough(math.fsum(self._worths(done, sample)) / max(1, counted))
+        most = math.fsum(self.objective.most(sample)) if level is None else sample.levels.count(level)
+        return self.objective.enough(math.fsum(self._worths(done, sample)) / (most or 1))
 
     def _simulate(self, settings: Settings, sample: Recording) -> Simulation:
         rules = settings.rules(self.max_age_seconds)
@@ -414,18 +448,23 @@ class Samples:
         return [each if own == level else 0.0 for each, own in zip(worths, sample.levels, strict=True)]
 
 
-def candidates(today: Settings, age_seconds: float | None, objective: Objective) -> list[Settings]:
+def candidates(
+    today: Settings, age_seconds: float | None, objective: Objective, *, valued: bool = False
+) -> list[Settings]:
     """Return the settings to compare with today's, the simpler first.
 
     Args:
         today: The settings of today.
         age_seconds: Their max age; None: tasks are never stale.
         objective: The criterion for the settings.
+        valued: Whether the tasks have values.
     """
     auto, none = ReserveRule(automatic=True), ReserveRule()
     plain = today.changed(reserve=auto, codel=None, backlog=None, admission=None)
     found = [plain.changed(order=order) for order in (Order.LIFO, Order.FIFO, Order.ADAPTIVE)]
     lifo, fifo, adaptive = found
+    if valued:
+        found += [plain.changed(order=order) for order in (Order.VALUE, Order.DEADLINE)]
     found += [fifo.changed(backlog=BacklogLimit(each * today.servers)) for each in (1, 4)]
     if objective.seconds is not None:
         found += [
@@ -448,11 +487,13 @@ class Compared:
         change: The options that differ from today's, as text.
         share: Worth of the tasks, as a share of the most that it can be.
         gain: The gain of that share over today's.
+        in_time_share: Share of the tasks done in time, beside the value; None if the value is not judged.
     """
 
     change: dict[str, str]
     share: float
     gain: Interval
+    in_time_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,6 +511,7 @@ class Advice:
             16 times as many do not.
         tasks: Number of tasks that were simulated.
         drawn: Number of tasks without a service time.
+        today_in_time_share: Share of the tasks done in time with the settings of today, if values are judged.
     """
 
     settings: Settings
@@ -481,6 +523,7 @@ class Advice:
     enough_servers: int | None
     tasks: int
     drawn: int
+    today_in_time_share: float | None = None
 
 
 def advise(recording: Recording, today: Settings, objective: Objective, seed: int = 1) -> Advice:
@@ -498,10 +541,11 @@ def advise(recording: Recording, today: Settings, objective: Objective, seed: in
     samples = Samples(recording, objective, seed)
     age_seconds = today.age_seconds(samples.max_age_seconds)
     now = samples.outcome(today)
-    others = [each for each in candidates(today, age_seconds, objective) if each.difference(today)]
+    tried = candidates(today, age_seconds, objective, valued=bool(recording.values))
+    others = [each for each in tried if each.difference(today)]
     outcomes = sorted((now, *map(samples.outcome, others)), key=lambda each: -each.share)
     shown = {
-        id(each): Compared(each.settings.difference(today), each.share, samples.gain(each, now))
+        id(each): Compared(each.settings.difference(today), each.share, samples.gain(each, now), each.in_time)
         for each in outcomes
     }
     best = next((each for each in outcomes if shown[id(each)].gain.low > 0), now)
@@ -517,6 +561,7 @@ def advise(recording: Recording, today: Settings, objective: Objective, seed: in
         enough_servers=enough_servers(samples, best.settings),
         tasks=len(samples.recording),
         drawn=samples.drawn,
+        today_in_time_share=now.in_time,
     )
 
 
@@ -659,6 +704,11 @@ class Threshold:
         return cls(found[1], -float(found[2]) / 100)
 
 
+def limit_for(recording: Recording) -> str:
+    """Return the tolerated loss if none is named: a point of the value, or else of the tasks in time."""
+    return "value<-1%" if recording.values else "in_time<-1%"
+
+
 @dataclass(frozen=True, slots=True)
 class Replay:
     """The service of a load under new settings, compared with the present ones.
@@ -671,6 +721,8 @@ class Replay:
         fails: Whether it is below the threshold, and either below zero beyond doubt or twice as large.
         tasks: Number of tasks that were simulated.
         drawn: How many of them had no service time.
+        in_time_before: Share of the tasks done in time with the present settings, if values are judged.
+        in_time_after: The same with the new settings.
     """
 
     metric: str
@@ -680,12 +732,16 @@ class Replay:
     fails: bool
     tasks: int
     drawn: int
+    in_time_before: float | None = None
+    in_time_after: float | None = None
 
     def __str__(self) -> str:
         """Return it as a sentence."""
         points = f"{100 * self.change.estimate:+.2f} points"
         interval = f"95% interval {100 * self.change.low:+.2f} to {100 * self.change.high:+.2f}"
         said = f"{self.metric}: {self.after:.2%} instead of {self.before:.2%}, {points} ({interval})"
+        if self.in_time_after is not None:
+            said += f"; in time: {self.in_time_after:.2%} instead of {self.in_time_before:.2%}"
         return f"{said}; service times of {self.drawn:,} of {self.tasks:,} tasks were drawn"
 
 
@@ -710,6 +766,6 @@ def replay(
     # A loss twice as large as allowed on the recorded load itself counts even if the resamples do not agree.
     beyond_doubt = change.high < 0 or change.estimate < 2 * threshold.below
     fails = change.estimate < threshold.below and beyond_doubt
-    return Replay(
-        threshold.metric, before.share, after.share, change, fails, len(samples.recording), samples.drawn
-    )
+    of_load = len(samples.recording), samples.drawn
+    in_time = before.in_time, after.in_time
+    return Replay(threshold.metric, before.share, after.share, change, fails, *of_load, *in_time)

@@ -11,7 +11,7 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import add
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -24,7 +24,7 @@ from freshq.simulate.engine import MAX_SERVERS, Simulation, simulate_load
 from freshq.simulate.load import Load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from freshq.policy.pressure import Pressure
     from freshq.policy.rules import OverloadRules
@@ -103,6 +103,7 @@ class Moment:
         ages: Age of each waiting task, in seconds.
         own_ratio: Share of the tasks put with a max age of their own, shorter than the queue's.
         own_max_age_seconds: Mean of these max ages; None without any.
+        by_value: The chance of new tasks by value, as in `Pressure`.
     """
 
     offered_per_second: float
@@ -114,6 +115,7 @@ class Moment:
     ages: Sequence[float]
     own_ratio: float = 0.0
     own_max_age_seconds: float | None = None
+    by_value: Mapping[float, float] = field(default_factory=dict)
 
     def life_seconds(self, max_age_seconds: float) -> float:
         """Return the harmonic mean of the ages at which tasks are stale, given the queue's max age."""
@@ -137,6 +139,8 @@ class Forecast:
             runs.
         better_ratio: By how much it raises the share of all these tasks, waiting and new, that are done in
             time.
+        by_value: The chance of new tasks from a value on, up to the next one; empty unless the queue is
+            overloaded and serves by value.
     """
 
     slots: int
@@ -147,6 +151,7 @@ class Forecast:
     more_slots: Interval
     better_order: Order | None
     better_ratio: Interval | None
+    by_value: Mapping[float, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +202,7 @@ def forecast(moment: Moment, rules: OverloadRules, seed: int = 1) -> Forecast:
         more_slots=Interval.nearest([max(0, run.wanted - moment.slots) for run in runs]),
         better_order=better_order,
         better_ratio=better_ratio,
+        by_value=moment.by_value,
     )
 
 
@@ -212,8 +218,11 @@ def _learned(rules: OverloadRules, service_seconds: float) -> OverloadRules:
 def _better_order(
     rules: OverloadRules, runs: Sequence[_Run], outcomes: Sequence[_Outcome]
 ) -> tuple[Order, Interval] | tuple[None, None]:
-    """Return the best of the other orders, and its gain, if it is clearly better."""
-    if Interval.of([each.ratio for each in outcomes]).median >= ENOUGH_RATIO:
+    """Return the best of the other orders, and its gain, if it is clearly better.
+
+    An order by value is not judged by the number of tasks in time.
+    """
+    if rules.order is Order.VALUE or Interval.of([each.ratio for each in outcomes]).median >= ENOUGH_RATIO:
         return None, None
     gains = []
     for order in (Order.LIFO, Order.ADAPTIVE, Order.FIFO):
@@ -393,6 +402,7 @@ class Forecaster:
                 ages=waiting.ages(now),
                 own_ratio=pressure.own_ratio,
                 own_max_age_seconds=pressure.own_max_age_seconds,
+                by_value=pressure.by_value,
             )
             self._last = forecast(moment, rules)
         return self._last

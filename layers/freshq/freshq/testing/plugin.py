@@ -40,19 +40,22 @@ def freshq_replay() -> Callable[..., Replay]:
     """Return a function that fails the test if new settings serve a recorded load worse.
 
     It takes the recording, the present settings and the new ones, each a path of a TOML file or a dict, and
-    `fail_if`, such as "in_time<-1%". It returns the measures.
+    `fail_if`, such as "in_time<-1%"; by default "value<-1%" if the recording has values. It returns the
+    measures.
     """
-    from freshq.simulate.advice import Threshold, read_settings, replay
+    from freshq.simulate.advice import Threshold, limit_for, read_settings, replay
     from freshq.simulate.load import read_recording
 
     def check(
         recording: Path, settings: Path | dict[str, object], against: Path | dict[str, object],
-        fail_if: str = "in_time<-1%",
+        fail_if: str | None = None,
     ) -> Replay:  # fmt: skip
         now, new = read_settings(settings, "settings"), read_settings(against, "against")
-        found = replay(read_recording(recording), now, new, Threshold.parse(fail_if))
+        load = read_recording(recording)
+        limit = fail_if or limit_for(load)
+        found = replay(load, now, new, Threshold.parse(limit))
         if found.fails:
-            pytest.fail(f"{found}; the limit is {fail_if}")
+            pytest.fail(f"{found}; the limit is {limit}")
         return found
 
     return check

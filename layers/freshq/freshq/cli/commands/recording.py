@@ -25,7 +25,7 @@ from freshq.cli.output import counted, json_text
 from freshq.cli.stacks import Stack
 from freshq.errors import RefusedError, needs
 from freshq.queue.core import core_of
-from freshq.simulate.advice import ENOUGH, Objective, Settings, Threshold, read_settings
+from freshq.simulate.advice import ENOUGH, Objective, Settings, Threshold, limit_for, read_settings
 from freshq.simulate.advice import advise as advice_on
 from freshq.simulate.advice import outages as outages_of
 from freshq.simulate.advice import replay as replayed
@@ -279,11 +279,12 @@ OfQueue = Annotated[
 ]
 OfName = Annotated[str | None, typer.Option("--name", help="Name of that queue in its table.")]
 ObjectiveText = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--objective",
-        help="in-time: the share of tasks done by their deadline; value: a task loses worth evenly until "
-        "then; or a share and a time, such as '0.99@2s for level 9'.",
+        help="in-time: the share of tasks done by their deadline; value: of their value, the share that is "
+        "delivered (without values, a task loses worth evenly until its deadline); or a share and a time, "
+        "such as '0.99@2s for level 9'. By default value if the recording has values, else in-time.",
     ),
 ]
 Today = Annotated[
@@ -305,7 +306,13 @@ WithTable = Annotated[bool, typer.Option("--table", help="Also print a table of 
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.")]
 Now = Annotated[Path, typer.Option("--settings", help="The present settings, FILE.toml.")]
 New = Annotated[Path, typer.Option("--against", help="The new settings, FILE.toml.")]
-FailIf = Annotated[str, typer.Option(help="Fail if the change is below this: in_time<-1% or value<-0.5%.")]
+FailIf = Annotated[
+    str | None,
+    typer.Option(
+        help="Fail if the change is below this: in_time<-1% or value<-0.5%. By default value<-1% if the "
+        "recording has values, else in_time<-1%."
+    ),
+]
 TODAY: Final = "today's settings"
 
 
@@ -313,7 +320,7 @@ def advise(
     context: typer.Context,
     load: Load,
     servers: Servers = None,
-    objective: ObjectiveText = "in-time",
+    objective: ObjectiveText = None,
     settings: Today = None,
     queue: OfQueue = None,
     name: OfName = None,
@@ -332,12 +339,12 @@ def advise(
     """
     if plot is not None:
         check_plot(plot)
-    goal = Objective.parse(objective)
+    goal = None if objective is None else Objective.parse(objective)
     if settings is not None and not is_given(context, "queue"):
         queue = None
     today = _todays(settings, queue, name)
     recording = read_recording(load)
-    today = _with_servers(today, servers)
+    today, goal = _with_servers(today, servers), goal or Objective.of(recording)
     found = advice_on(recording, today, goal, seed)
     tipped: list[Outage] = []
     if outage:
@@ -438,15 +445,24 @@ def _points(interval: Interval) -> str:
 
 
 def _what(found: Advice, goal: Objective) -> str:
-    kinds = {"in-time": "of the tasks are done in time", "value": "of the tasks' worth is kept"}
+    kept = "of the tasks' worth is kept" if found.today_in_time_share is None else "of the value is delivered"
+    kinds = {"in-time": "of the tasks are done in time", "value": kept}
     what = kinds.get(goal.text, f"count as done within {goal.seconds:g} s" if goal.seconds else "")
     if goal.share is not None:
         what = f"of {'the' if goal.level is None else f'the level {goal.level}'} tasks {what}"
+    today = f"{found.today_share:.1%}"
     if not found.best.change:
-        return f"No difference: keep today's settings, with which {found.today_share:.1%} {what}."
-    return (
-        f"Set {_named(found.best.change)}: {found.best.share:.1%} {what}, instead of {found.today_share:.1%}."
-    )
+        return f"No difference: keep today's settings, with which {today} {what}{_in_time(found.best)}."
+    said = f"Set {_named(found.best.change)}: {found.best.share:.1%} {what}, instead of {today}"
+    return f"{said}{_in_time(found.best, found.today_in_time_share)}."
+
+
+def _in_time(compared: Compared, instead_of: float | None = None) -> str:
+    """Return the share in time beside that of the value; empty if only one of them is judged."""
+    if compared.in_time_share is None:
+        return ""
+    today = "" if instead_of is None else f" instead of {instead_of:.1%}"
+    return f" (of the tasks, {compared.in_time_share:.1%}{today} are in time)"
 
 
 def _how_sure(found: Advice) -> str:
@@ -487,12 +503,15 @@ def _outage_line(outage: Outage) -> str:
 
 def _print_table(compared: Sequence[Compared]) -> None:
     table = Table(box=SIMPLE_HEAD, padding=0)
-    for name in ("settings", "share", "change", "95% interval"):
+    by_value = compared[0].in_time_share is not None
+    shares = ("value", "in time") if by_value else ("share",)
+    for name in ("settings", *shares, "change", "95% interval"):
         table.add_column(name, justify="left" if name == "settings" else "right")
     for each in compared:
         low, high = 100 * each.gain.low, 100 * each.gain.high
-        cells = (f"{each.share:.2%}", f"{100 * each.gain.estimate:+.2f}", f"{low:+.2f} to {high:+.2f}")
-        table.add_row(_named(each.change), *cells)
+        found = [f"{share:.2%}" for share in (each.share, each.in_time_share) if share is not None]
+        gain = (f"{100 * each.gain.estimate:+.2f}", f"{low:+.2f} to {high:+.2f}")
+        table.add_row(_named(each.change), *found, *gain)
     Console().print(table)
 
 
@@ -524,7 +543,7 @@ def replay(
     load: Load,
     settings: Now,
     against: New,
-    fail_if: FailIf = "in_time<-1%",
+    fail_if: FailIf = None,
     seed: Seed = 1,
     as_json: AsJson = False,
 ) -> None:
@@ -533,12 +552,13 @@ def replay(
     Simulates both settings on the recording and on resamples of it. Exits with 1 if the change in percentage
     points is below the threshold, and either below zero beyond doubt or twice as large.
     """
-    threshold = Threshold.parse(fail_if)
+    threshold = None if fail_if is None else Threshold.parse(fail_if)
     now, new = read_settings(settings), read_settings(against)
     for file, read in ((settings, now), (against, new)):
         if "servers" not in read.model_fields_set:
             typer.echo(f"{file}: names no servers; {read.servers} are assumed", err=True)
-    found = replayed(read_recording(load), now, new, threshold, seed)
+    recording = read_recording(load)
+    found = replayed(recording, now, new, threshold or Threshold.parse(limit_for(recording)), seed)
     answer: dict[str, Any] = asdict(found)
     typer.echo(json_text(answer) if as_json else f"{'worse' if found.fails else 'no worse'}: {found}")
     if found.fails:

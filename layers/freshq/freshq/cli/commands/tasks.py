@@ -14,10 +14,11 @@ import typer
 
 from freshq.cli.command import Cursor, Limit, QueueContext, TaskId, Yes, complete_task_id, instant
 from freshq.cli.errors import raise_last
-from freshq.cli.output import counted, excerpt, fields, span
+from freshq.cli.output import chances_by_value, counted, excerpt, fields, percentage, span
 from freshq.errors import RefusedError, StoreError, printable, quoted
 from freshq.model.checks import checked_count
 from freshq.model.task import Task, TaskStatus
+from freshq.policy.value import SMALLEST_VALUE
 from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ Current = Annotated[bool, typer.Option("--current", hidden=True)]
 
 
 OfKind = Annotated[str | None, typer.Option("--kind", help="Only tasks of this kind.")]
+OfValue = Annotated[
+    float | None,
+    typer.Option("--value", min=SMALLEST_VALUE, help="Also show the chance of a task of this value."),
+]
 OfGroup = Annotated[str | None, typer.Option("--group", help="Only tasks of this group.")]
 WithError = Annotated[
     str | None,
@@ -227,18 +232,21 @@ def _price(queue: BaseQueue) -> str:
     return f"freshq: counting reads the whole table, about {units:,} read units"
 
 
-def pressure(context: QueueContext) -> None:
+def pressure(context: QueueContext, value: OfValue = None) -> None:
     """Show the load, and a new task's chance to be in time."""
     found = context.session.queue.pressure()
     facts = {
         "offered": f"{found.offered_per_second:,.2f}/s",
         "served": f"{found.served_per_second:,.2f}/s",
         "in time": f"{found.probability_in_time:.0%}",
+        **({"by value": chances_by_value(found.by_value)} if found.by_value else {}),
+        **({} if value is None else {f"value {value:g}": f"{percentage(found.chance(value))} in time"}),
         "overloaded": "yes" if found.overloaded else "no",
         "retry after": span(found.retry_after_seconds),
         **({"least value": f"{found.least_value:.3g} per second of work"} if found.least_value else {}),
     }
-    context.session.output.answer(asdict(found), facts)
+    chance = {} if value is None else {"value": value, "probability_of_value": found.chance(value)}
+    context.session.output.answer(asdict(found) | chance, facts)
 
 
 def reprioritize(context: QueueContext, priority: Priority, task_id: TaskId = None) -> None:
