@@ -1,4 +1,4 @@
-"""Sections of docs/compare.md and overload.md, and of contributors' pages about the library.
+"""Sections of docs/compare.md, overload.md and value.md, and of contributors' pages about the library.
 
 The templates have the text; this module computes their figures and has names and aims for other modules.
 """
@@ -31,6 +31,8 @@ IMPORT, WITH_CLIENTS = 0, 1
 TRACED: Final = "now"
 # Packages with a smaller share of the imports are summed.
 SHOWN_SHARE: Final = 0.04
+# The loads of the part `value-peers`, as its results name them.
+VALUE_LOADS: Final = ("1", "1.5", "3", "10")
 # Names in the results of the part `sql`.
 PUT: Final = "freshq, put one by one"
 ONE_BY_ONE: Final = "freshq, claim and complete one by one"
@@ -71,6 +73,14 @@ def overload_page() -> Sections:
     return sections(
         "overload", found=found, machine=result["machine"], peers=peers, possible_ratio=possible_ratio
     )
+
+
+def value_page() -> Sections:
+    """Return the sections of docs/value.md."""
+    result = read("value_peers")
+    found = result["figures"]
+    peers = {name: number for name, number in found["versions"].items() if number and name != "freshq"}
+    return sections("value", found=found, machine=result["machine"], peers=peers, loads=VALUE_LOADS)
 
 
 def possible_ratio(runs: Sequence[Mapping[str, Any]], load: float) -> float:

@@ -28,6 +28,7 @@ PAGES: Final[Mapping[str, Callable[[], Sections]]] = {
     "contributing/throughput.md": library_pages.throughput_page,
     "costs.md": costs_page,
     "overload.md": library_pages.overload_page,
+    "value.md": library_pages.value_page,
 }
 
 

@@ -44,6 +44,8 @@ SLOTS: Final = 8
 # If shorter, a worker might still be busy at the next put.
 PAUSE_SECONDS: Final = (0.05, 0.25)
 TASK_SECONDS: Final = 0.05
+# The values of tasks, the dearest first, for queues that have priorities.
+VALUES: Final = (10.0, 4.0, 1.0)
 # Poll interval of workers that cannot listen. The defaults are 0.1 to 10 s (huey) and 1 s (Celery).
 LOOK_SECONDS: Final = 0.02
 
@@ -52,6 +54,11 @@ def say(line: str) -> None:
     """Print a line in one call, because several threads do."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+def rank(args: Args) -> int:
+    """Return the place of a task's value among the values: 0 for the dearest, and without a value."""
+    return VALUES.index(args["value"]) if "value" in args else 0
 
 
 def pauses(seed: object) -> random.Random:
@@ -93,16 +100,16 @@ class Job:
         """Run a task in a thread."""
         began = time.monotonic()
         self.began(args)
-        if self.seconds:
-            time.sleep(self.seconds)
+        if seconds := args.get("seconds", self.seconds):
+            time.sleep(seconds)
         self.ended(args, began)
 
     async def arun(self, args: Args) -> None:
         """Run a task in an event loop."""
         began = time.monotonic()
         self.began(args)
-        if self.seconds:
-            await asyncio.sleep(self.seconds)
+        if seconds := args.get("seconds", self.seconds):
+            await asyncio.sleep(seconds)
         self.ended(args, began)
 
 
@@ -208,12 +215,21 @@ def _of_coroutines(
     )
 
 
-def freshq(where: str, job: Job, order: str) -> Peer:
-    """Serve with freshq itself, with a max age of a second."""
+def freshq(where: str, job: Job, option: str) -> Peer:
+    """Serve with freshq itself; the option is an order or `levels`, and after a `/` a max age in seconds."""
     package = importlib.import_module("freshq")
+    order, _, max_age_seconds = option.partition("/")
+    has_levels = order == "levels"
 
     def queue() -> Any:
-        return package.Queue.sql(where, order=order, max_age_seconds=1.0)
+        return package.Queue.sql(
+            where, order="lifo" if has_levels else order, max_age_seconds=float(max_age_seconds or 1)
+        )
+
+    def worth(args: Args) -> dict[str, Any]:
+        if has_levels:
+            return {"priority": len(VALUES) - 1 - rank(args)}
+        return {"value": args["value"]} if "value" in args else {}
 
     def work(slots: int) -> None:
         with queue() as opened:
@@ -225,7 +241,7 @@ def freshq(where: str, job: Job, order: str) -> Peer:
 
     def offer(use: Use) -> int:
         with queue() as opened:
-            asyncio.run(use(lambda args: asyncio.to_thread(opened.put, args)))
+            asyncio.run(use(lambda args: asyncio.to_thread(opened.put, args, **worth(args))))
             return int(opened.stats().pending)
 
     return Peer(lambda _tasks: queue().create_table(), work, offer)
@@ -263,7 +279,7 @@ def oban(where: str, job: Job, _option: str) -> Peer:
     async def offer(use: Use) -> int:
         opened = await pool()
         client = package.Oban(pool=opened)
-        await use(lambda args: client.enqueue(run.new(dict(args))))
+        await use(lambda args: client.enqueue(run.new(dict(args), priority=rank(args))))
         await opened.close()
         return _counted(where, "SELECT count(*) FROM oban_jobs WHERE state = 'available'")
 
@@ -304,7 +320,7 @@ def procrastinate(where: str, job: Job, _option: str) -> Peer:
 
     async def offer(use: Use) -> int:
         async with app.open_async():
-            await use(lambda args: run.defer_async(**args))
+            await use(lambda args: run.configure(priority=-rank(args)).defer_async(**args))
         return _counted(where, "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo'")
 
     return _of_coroutines(fill, work, offer)
@@ -383,7 +399,7 @@ def huey(where: str, job: Job, expires: str) -> Peer:
         consumer.stop()
 
     def offer(use: Use) -> int:
-        asyncio.run(use(lambda args: asyncio.to_thread(run, dict(args))))
+        asyncio.run(use(lambda args: asyncio.to_thread(run, dict(args), priority=-rank(args))))
         return int(queue.pending_count())
 
     return Peer(fill, work, offer)
@@ -408,11 +424,13 @@ def putting(tasks: int) -> Use:
 
 
 async def offering(put: Put) -> None:
-    """Put each task whose number is on a line of the input, as soon as the line arrives."""
+    """Put each task as soon as its line arrives: its number, and perhaps its value and its seconds."""
     say("ready")
     puts = []
     while line := await asyncio.to_thread(sys.stdin.readline):
-        puts.append(asyncio.ensure_future(put({"number": int(line)})))
+        number, *of_task = line.split()
+        args = dict(zip(("value", "seconds"), map(float, of_task), strict=False))
+        puts.append(asyncio.ensure_future(put({"number": int(number), **args})))
     await asyncio.gather(*puts)
 
 
