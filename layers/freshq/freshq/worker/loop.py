@@ -179,6 +179,12 @@ class ClaimBackoff:
         return time.monotonic() < self._until
 
     @property
+    def left_seconds(self) -> float:
+        """Time until the next claim; infinite if it need not wait."""
+        left = self._until - time.monotonic()
+        return left if left > 0 else inf
+
+    @property
     def outage_seconds(self) -> float:
         """Time since the first of the failed claims; 0 if the last claim did not fail."""
         return time.monotonic() - self._failing_since if self.failed_claims else 0.0
@@ -378,8 +384,9 @@ class WorkLoop(ABC):
             if request.idle and all(peer.idle for peer in request.peers):
                 self.report.idle = self._had_room
                 return
-            # For a free slot or token, or for tasks.
-            seconds = min(TURN_SECONDS, self._config.poll_seconds, self._fetcher.left_seconds)
+            # For a free slot or token, for tasks, or for the store.
+            waits = (self._config.poll_seconds, self._fetcher.left_seconds, self._backoff.left_seconds)
+            seconds = min(TURN_SECONDS, *waits)
             with self._fetcher.signal.waiting() if self._waits_for_tasks() else nullcontext():
                 self._wait(self._limits.seconds_to_wait(self._in_flight(), max(MIN_SECONDS, seconds)))
             self._raise_failure()

@@ -31,8 +31,8 @@ logger = task_logger(__name__)
 
 # Errors that pass without intervention.
 OUTAGES: Final = (Unreachable, Throttled)
-# Between tries of a settling call that the store did not carry out.
-SETTLE_BACKOFF: Final = Backoff(base_seconds=0.2, cap_seconds=5.0)
+# Between tries of a settling call that the store did not carry out; until then its run keeps its slot.
+SETTLE_BACKOFF: Final = Backoff(base_seconds=0.2, cap_seconds=1.0)
 
 
 @dataclass(frozen=True, slots=True)
