@@ -16,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from freshq import Queue, StoreError
 from freshq.errors import TableMissing, Throttled, Unreachable
 from freshq.stores.sql import SqlStore, database
-from freshq.stores.sql.database import open_engine
+from freshq.stores.sql.database import Database, PreparedStatement, open_engine
 from freshq.stores.sql.failures import RightsMissing, translated
 from freshq.stores.sql.pool import StatementPool
 from freshq.stores.sql.url import DEFAULT
@@ -230,3 +230,48 @@ def test_other_drivers_are_refused(url: str, advice: str) -> None:
 def test_an_invalidated_connection_means_an_unreachable_database() -> None:
     lost = sa.exc.OperationalError("SELECT 1", {}, RuntimeError("lost"), connection_invalidated=True)
     assert type(translated(lost, "postgresql", "tasks")) is Unreachable
+
+
+class TestRowsThatTheDriverWrites:
+    """SQLite stands in for PostgreSQL, whose driver has COPY."""
+
+    @pytest.fixture
+    def rows(self, tmp_path: Path) -> Iterator[sa.Table]:
+        self.database = Database(f"sqlite:///{tmp_path}/rows.db", "rows")
+        self.database.allow_new_file()
+        table = sa.Table("rows", sa.MetaData(), sa.Column("number", sa.Integer, primary_key=True))
+        table.create(self.database.engine)
+        statement = sa.insert(table).prefix_with("OR IGNORE").values(number=sa.bindparam("number"))
+        self.insert = PreparedStatement(statement, self.database.engine.dialect, ("number",))
+        yield table
+        self.database.close()
+
+    def written(self, rows: sa.Table) -> list[int]:
+        return [row.number for row in self.database.rows(sa.select(rows).order_by(rows.c.number), {})]
+
+    def test_one_transaction_writes_them(self, rows: sa.Table) -> None:
+        def write(cursor: sqlite3.Cursor) -> int:
+            return cursor.executemany("INSERT INTO rows VALUES (?)", [(1,), (2,)]).rowcount
+
+        assert self.database.write_rows(write, self.insert, pytest.fail) == 2
+        assert self.written(rows) == [1, 2]
+
+    @pytest.mark.parametrize("committed", [False, True])
+    def test_another_try_writes_what_is_missing(self, rows: sa.Table, committed: bool) -> None:
+        def write(cursor: sqlite3.Cursor) -> int:
+            cursor.execute("INSERT INTO rows VALUES (1)")
+            if committed:
+                cursor.execute("COMMIT")
+            raise sqlite3.OperationalError("database is locked")
+
+        assert self.database.write_rows(write, self.insert, lambda: [(1,), (2,)]) == (1 if committed else 2)
+        assert self.written(rows) == [1, 2]
+
+    def test_an_error_of_the_rows_leaves_nothing(self, rows: sa.Table) -> None:
+        def write(cursor: sqlite3.Cursor) -> int:
+            cursor.execute("INSERT INTO rows VALUES (1)")
+            raise ValueError("of a row")
+
+        with pytest.raises(ValueError, match="of a row"):
+            self.database.write_rows(write, self.insert, pytest.fail)
+        assert self.written(rows) == []

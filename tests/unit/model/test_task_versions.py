@@ -5,7 +5,18 @@ import pytest
 from freshq import Claim, LeaseLost, PutOutcome, Queue
 from freshq.errors import IllegalTransition
 from freshq.model.lifecycle import MAX_ERROR_CHARS, Stamps
-from freshq.model.task import MAX_SECONDS, Task, TaskStatus, Verb, advance
+from freshq.model.new_task import NewTask
+from freshq.model.task import (
+    MAX_SECONDS,
+    Task,
+    TaskStatus,
+    Verb,
+    advance,
+    changed,
+    has_made_id,
+    keep_origin,
+)
+from freshq.queue.core import core_of
 from tests.conftest import START, Clock
 from tests.support.readings import known
 from tests.support.refusals import refused
@@ -164,3 +175,17 @@ def test_who_loses_a_lease_learns_what_the_task_is_now(queue: Queue) -> None:
         with pytest.raises(LeaseLost, match=r"\(it was deleted\)") as lost:
             verb(claim)
         assert lost.value.status is None
+
+
+@pytest.mark.parametrize("given", [None, "a"])
+def test_only_a_new_task_and_its_substitute_may_have_an_id_that_nobody_else_has(
+    queue: Queue, given: str | None
+) -> None:
+    queue.put("decides about the options")
+    new = core_of(queue).rules.lifecycle.created(NewTask(payload="é", task_id=given), START, START)
+    assert has_made_id(new) is (given is None)
+    copy = changed(new, trace_context="other")
+    assert not has_made_id(copy)
+    assert has_made_id(keep_origin(copy, new)) is (given is None)
+    assert copy.payload_text == new.payload_text == '"é"'
+    assert not has_made_id(claimed(queue).task)

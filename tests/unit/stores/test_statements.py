@@ -12,9 +12,10 @@ from freshq.queue.claim import claim_request
 from freshq.queue.core import core_of
 from freshq.stores.lines import Choice
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.rows import COLUMNS
+from freshq.stores.sql.rows import COLUMNS, NEW_COLUMNS, new_values, row_of
 from freshq.stores.sql.schema import schema
 from freshq.stores.sql.statements import HEAD, PARAMETER, ClaimStatements
+from freshq.stores.sql.tasks import PutStatements
 
 PARTS = {
     *("tasks", "records", "columns"),
@@ -79,6 +80,29 @@ def test_only_a_statement_that_returns_rows_is_read() -> None:
     kinds = {name: statements.ready(name) for name in ("lines", "take_lines", "add_starts")}
     read = {name: (each.only_reads, each.returns_rows) for name, each in kinds.items()}
     assert read == {"lines": (True, True), "take_lines": (False, True), "add_starts": (False, False)}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(("table", "quoted"), [("tasks", "tasks"), ("Order", '"Order"')])
+def test_a_copy_names_every_column_that_a_new_task_may_set(dialect: str, table: str, quoted: str) -> None:
+    tables = schema(table, dialect)
+    statement = PutStatements(tables, DIALECTS["postgresql"]).copy
+    assert statement == f"COPY {quoted} ({', '.join(NEW_COLUMNS)}) FROM STDIN"
+    left_out = {column.name for column in tables.tasks.columns} - {*NEW_COLUMNS}
+    assert all(tables.tasks.c[name].nullable for name in left_out)
+    queue = Queue.memory(order="value")
+    core = core_of(queue)
+    parent = {"task_id": "p", "root_id": "r", "deadline": 1e12, "group": "g"}
+    new = {"payload": 1, "priority": 3, "kind": "k", "delay_seconds": 5, "value": 2, "decay": "linear"}
+    queue.put("decides about the options")
+    for arguments in (
+        {"payload": None},
+        new | {"parent": parent, "trace_context": f"00-{'1' * 32}-{'2' * 16}-01"},
+    ):
+        task = core.rules.lifecycle.created(core.parse(arguments), 1000.0, 1000.0)
+        row = row_of(task)
+        assert dict(zip(NEW_COLUMNS, new_values(task), strict=True)) == {n: row[n] for n in NEW_COLUMNS}
+        assert {row[name] for name in left_out} == {None}
 
 
 def test_values_that_mariadb_compares_with_keys_are_bytes() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from math import ceil, inf
+from os import urandom
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from freshq.errors import IllegalTransition, quoted
@@ -23,7 +22,7 @@ from freshq.model.task import (
     Verb,
     advance,
     changed,
-    keep_payload_text,
+    keep_put,
     make_task,
     record_with,
 )
@@ -82,13 +81,14 @@ class ClaimMoment(NamedTuple):
     expires: int
 
 
-# Returns a unique random token.
-new_token: Final[Callable[[], str]] = partial(secrets.token_hex, 16)
+def new_token() -> str:
+    """Return a unique random token, as `secrets.token_hex(16)` does in twice the time."""
+    return urandom(16).hex()
 
 
 def new_task_id() -> str:
     """Return a random UUID, as `str(uuid.uuid4())` does in three times the time."""
-    digits = secrets.token_hex(16)
+    digits = urandom(16).hex()
     variant = _VARIANTS[digits[16]]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
@@ -142,7 +142,7 @@ class Lifecycle:
             root_id=root_id,
             **self._worth_of(new, since, deadline),
         )
-        return keep_payload_text(task, new.payload_text)
+        return keep_put(task, new.payload_text, has_made_id=new.task_id is None)
 
     def _worth_of(self, new: NewTask, since: float, deadline: float | None) -> dict[str, Any]:
         """Return the value, the decay and the class of a new task whose age counts from a time in seconds."""

@@ -288,9 +288,9 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskSta
 
 
 class _Beside:
-    """Keeps the clock, the run and the JSON texts of a task beside its fields. Copies lack these."""
+    """Keeps the clock, run, JSON texts and origin of a task beside its fields; copies lack them."""
 
-    __slots__ = ("_clock", "_handle", "_payload_text", "_result_text")
+    __slots__ = ("_clock", "_handle", "_has_made_id", "_payload_text", "_result_text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -582,10 +582,27 @@ def keep_run(copy: Task[Any], task: Task[Any]) -> None:
             object.__setattr__(copy, name, getattr(task, name))
 
 
-def keep_payload_text(task: Task, text: str) -> Task:
-    """Return a task that keeps the JSON text of its checked payload, to save stores the serialization."""
-    object.__setattr__(task, "_payload_text", text)
+def keep_put(task: Task, payload_text: str, *, has_made_id: bool) -> Task:
+    """Return a new task that keeps what saves stores work.
+
+    Args:
+        task: The task.
+        payload_text: The JSON text of its checked payload.
+        has_made_id: Whether freshq made its id, so that no other task can have it.
+    """
+    object.__setattr__(task, "_payload_text", payload_text)
+    object.__setattr__(task, "_has_made_id", has_made_id)
     return task
+
+
+def keep_origin(copy: Task[Any], task: Task[Any]) -> Task[Any]:
+    """Return a copy of a new task that is put in its place."""
+    return keep_put(copy, task.payload_text, has_made_id=has_made_id(task))
+
+
+def has_made_id(task: Task) -> bool:
+    """Return whether no other task can have the id of a new task; False for a copy."""
+    return getattr(task, "_has_made_id", False)
 
 
 def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:

@@ -6,7 +6,6 @@ import logging
 import time
 import traceback
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +17,7 @@ from freshq.errors import IllegalTransition, Overloaded, PutIncomplete, RefusedE
 from freshq.model.answers import Busy, PutOutcome, Receipt, Reject, Retry, error_text
 from freshq.model.forks import new_lock
 from freshq.model.lifecycle import truncated
-from freshq.model.task import LIVE, joined
+from freshq.model.task import LIVE, changed, joined, keep_origin
 from freshq.model.telemetry import RunScope, Telemetry
 from freshq.queue.base import blocking_queue
 from freshq.queue.core import core_of
@@ -312,7 +311,8 @@ def _carrying(task: Task, context: Context | None = None) -> Task:
     W3C.inject(carrier, context)
     if _keeps_its_own(task) or "traceparent" not in carrier:
         return task
-    return replace(task, trace_context=joined(carrier["traceparent"], carrier.get("tracestate", "")))
+    trace_context = joined(carrier["traceparent"], carrier.get("tracestate", ""))
+    return keep_origin(changed(task, trace_context=trace_context), task)
 
 
 def _parent_of(task: Task) -> Context | None:

@@ -680,6 +680,35 @@ class Database:
 
         return self._retried(run, run)
 
+    def write_rows(
+        self,
+        write: Callable[[Any], int],
+        insert: PreparedStatement,
+        rows: Callable[[], Sequence[Any]],
+    ) -> int:
+        """Write rows in one transaction, by a function that uses the driver; return their number.
+
+        Args:
+            write: Writes the rows with a cursor of the driver, and returns their number.
+            insert: As in `execute_many`, for another try: the first one may have been committed.
+            rows: Returns the rows for it.
+        """
+
+        def run() -> int:
+            pool: Any = self.engine.pool  # a StatementPool, as __init__ checked
+            entry, cursor = pool.borrow()
+            try:
+                cursor.execute(BEGIN[self.dialect])
+                written = write(cursor)
+                cursor.execute("COMMIT")
+            except BaseException as error:
+                self._discard(entry, error)
+                raise
+            pool.give_back(entry)
+            return written
+
+        return self._retried(run, lambda: self._execute(insert, {}, rows()).changed)
+
     def check_requirement(self) -> None:
         """Call `requirement` until it has passed once."""
         requirement, self.requirement = self.requirement, None

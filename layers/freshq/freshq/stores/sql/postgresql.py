@@ -16,7 +16,7 @@ import psycopg
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     import sqlalchemy as sa
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -69,6 +69,43 @@ class BoundedConnection(psycopg.Connection[Any]):
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+def copy_rows(
+    statement: str, rows: Callable[[], Iterable[Sequence[Any]]], cursor: psycopg.Cursor[Any]
+) -> int:
+    """Write rows by a COPY ... FROM STDIN; return their number. The server reads them while they are made."""
+    with cursor.copy(statement) as copy:
+        write = copy.write_row
+        for row in rows():
+            write(row)
+    return cursor.rowcount
+
+
+def copied_in(
+    connection: Any, insert: sa.Executable, statement: str, rows: Callable[[], Iterable[Sequence[Any]]]
+) -> bool:
+    """Copy rows in the transaction of a caller; return False, and do nothing, if its driver cannot.
+
+    Args:
+        connection: The Connection or Session of SQLAlchemy.
+        insert: A statement on the same table, by which a Session chooses its connection.
+        statement: The COPY.
+        rows: Returns the rows.
+    """
+    if not hasattr(connection, "exec_driver_sql"):
+        connection = connection.connection(bind_arguments={"clause": insert})
+    dialect, renames_tables = (
+        connection.dialect,
+        connection.get_execution_options().get("schema_translate_map"),
+    )
+    if dialect.driver != "psycopg" or dialect.is_async or renames_tables:
+        return False
+    if not connection.in_transaction():
+        connection.begin()  # as its first statement does
+    with connection.connection.cursor() as cursor:
+        copy_rows(statement, rows, cursor)
+    return True
 
 
 class _Lent:

@@ -55,6 +55,12 @@ class Columns:
 OF_CHANGE: Final = Columns(field for field in FIELDS if field.set_by is not SetBy.PUT)
 OF_PUT: Final = Columns(field for field in FIELDS if field.set_by is SetBy.PUT)
 OF_TASK: Final = Columns(FIELDS)
+# Columns that are never set before the first claim: a COPY of new tasks leaves them out.
+SET_LATER: Final = (
+    *("lease_token", "lease_until_us", "first_claim_us", "last_claim_us", "attempt_record"),
+    *("progress_ppm", "progress_step", "dead_us", "shed_reason", "error", "result"),
+)
+OF_NEW: Final = Columns(field for field in FIELDS if field.column not in SET_LATER)
 OF_END: Final = Columns(field for field in FIELDS if field.set_by is SetBy.END)
 # Columns that every change of a task recomputes.
 STATE_COLUMNS: Final = ("status", "shed_reason", "error", "result", "line", "agenda", "due_us")
@@ -62,6 +68,8 @@ VERSION_COLUMNS: Final = (*OF_CHANGE.names, *STATE_COLUMNS)
 # Columns that only a put sets.
 FIXED_COLUMNS: Final = (*OF_PUT.names, "payload", "put_token")
 PUT_COLUMNS: Final = (*OF_TASK.names, *STATE_COLUMNS, "payload", "put_token")
+# The columns of a task that was never claimed.
+NEW_COLUMNS: Final = (*OF_NEW.names, "status", "line", "agenda", "due_us", "payload", "put_token")
 # Columns that the end of a held task changes, in addition to its lease.
 END_COLUMNS: Final = (*OF_END.names, "status", "error", "result", "due_us", "agenda")
 _PLACES: Final = {field.name: place for place, field in enumerate(fields(Task))}
@@ -104,6 +112,17 @@ def microseconds(seconds: float) -> int:
 def _state_values(task: Task) -> tuple[Any, ...]:
     """Return the values of `STATE_COLUMNS` of a new version of a task."""
     reason = task.shed_reason
+    return (
+        task.status.value,
+        None if reason is None else reason.value,
+        task.error,
+        None if task.result is None else task.result_text,
+        *_place_values(task),
+    )
+
+
+def _place_values(task: Task) -> tuple[str | None, str, int]:
+    """Return the line of a task, and what it needs attention for, and when."""
     line: str | None = None
     agenda, due_at = OVER, float(task.expires)
     if task.status is TaskStatus.PENDING:
@@ -113,15 +132,7 @@ def _state_values(task: Task) -> tuple[Any, ...]:
             line, agenda, due_at = line_key(task.priority, task.group, task.line_class), STALE, stale_at
     elif task.status is TaskStatus.TAKEN and task.lease_until is not None:
         agenda, due_at = DUE, task.lease_until
-    return (
-        task.status.value,
-        None if reason is None else reason.value,
-        task.error,
-        None if task.result is None else task.result_text,
-        line,
-        agenda,
-        round(due_at * 1e6),
-    )
+    return line, agenda, round(due_at * 1e6)
 
 
 def new_version(task: Task) -> dict[str, Any]:
@@ -143,6 +154,18 @@ def put_values(task: Task) -> tuple[Any, ...]:
         raise ValueError(msg)
     put_token = LETTERS[PutOutcome.CREATED] + task.request_token
     return (*OF_TASK.values_of(task), *_state_values(task), task.payload_text, put_token)
+
+
+def new_values(task: Task) -> tuple[Any, ...]:
+    """Return the values of `NEW_COLUMNS` of a task that a put has just made."""
+    put_token = LETTERS[PutOutcome.CREATED] + task.request_token
+    return (
+        *OF_NEW.values_of(task),
+        task.status.value,
+        *_place_values(task),
+        task.payload_text,
+        put_token,
+    )
 
 
 def row_of(task: Task) -> dict[str, Any]:

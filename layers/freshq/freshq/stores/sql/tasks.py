@@ -14,16 +14,18 @@ from freshq.errors import StoreError
 from freshq.model.answers import PutOutcome
 from freshq.model.fields import NEVER
 from freshq.model.lifecycle import UNHELD, new_token, truncated
-from freshq.model.task import TaskStatus, Verb, advance, changed
+from freshq.model.task import TaskStatus, Verb, advance, changed, has_made_id
 from freshq.stores.base import Conflict, DeadLetters, Guard, place_of, put_over
 from freshq.stores.held import OPEN
 from freshq.stores.sql.rows import (
     END_COLUMNS,
     FIXED_COLUMNS,
+    NEW_COLUMNS,
     OVER,
     PUT_COLUMNS,
     end_values,
     microseconds,
+    new_values,
     new_version,
     outcome_of,
     put_values,
@@ -82,6 +84,12 @@ class PutStatements(Statements):
     def put_one(self) -> PreparedStatement:
         """As `put`, but takes the values of `PUT_COLUMNS`."""
         return self.prepared(self.put, PUT_COLUMNS)
+
+    @cached_property
+    def copy(self) -> str:
+        """Copy tasks whose ids nobody else can have; takes the values of `NEW_COLUMNS`. PostgreSQL only."""
+        table = self.dialect.identifier_preparer.format_table(self.tasks)
+        return f"COPY {table} ({', '.join(NEW_COLUMNS)}) FROM STDIN"
 
     @cached_property
     def counts_new_rows(self) -> bool:
@@ -329,7 +337,7 @@ class SqlTasks(SqlPart):
                 if len(some) == 1:
                     inserted = self.database.execute(self.put_sql.put_one, put_values(some[0])).changed
                 else:
-                    inserted = self.database.execute_many(self.put_sql.put_one, list(map(put_values, some)))
+                    inserted = self._insert_many(some)
                 if self.horizon.watches:
                     self.horizon.entered(some)
                 if inserted == len(some) and self.put_sql.counts_new_rows:
@@ -342,6 +350,20 @@ class SqlTasks(SqlPart):
             added += [error] * (len(tasks) - len(added))  # the failed batch, and all later ones
         return added
 
+    def _insert_many(self, tasks: Sequence[Task]) -> int:
+        """Insert several tasks in one transaction; return how many were new, if the database counts them."""
+        sql = self.put_sql
+        if not self._can_copy(tasks):
+            return self.database.execute_many(sql.put_one, list(map(put_values, tasks)))
+        from freshq.stores.sql.postgresql import copy_rows  # noqa: PLC0415 - needs the driver
+
+        write = partial(copy_rows, sql.copy, partial(map, new_values, tasks))
+        return self.database.write_rows(write, sql.put_one, lambda: list(map(put_values, tasks)))
+
+    def _can_copy(self, tasks: Sequence[Task]) -> bool:
+        """Return whether PostgreSQL may copy several tasks: only an INSERT passes over ids that are taken."""
+        return self.database.dialect == "postgresql" and len(tasks) > 1 and all(map(has_made_id, tasks))
+
     @override
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutOutcome]:
         if OPEN.get():
@@ -353,12 +375,26 @@ class SqlTasks(SqlPart):
         """Put tasks in the caller's transaction that this thread goes through; return each put's outcome."""
 
         def put(connection: sa.Connection) -> list[PutOutcome]:
-            outcomes = self._put(connection, tasks, on_conflict)
+            if self._copied_in(connection, tasks):
+                outcomes = [PutOutcome.CREATED] * len(tasks)
+            else:
+                outcomes = self._put(connection, tasks, on_conflict)
             if tasks:
                 self.notifier.put_in(tasks[0].queue, connection)
             return outcomes
 
         return self.database.transaction(put)
+
+    def _copied_in(self, connection: sa.Connection, tasks: Sequence[Task]) -> bool:
+        """Copy new tasks in the transaction of a caller; return False if they must be inserted."""
+        if not self._can_copy(tasks):
+            return False
+        from freshq.stores.sql.postgresql import copied_in  # noqa: PLC0415 - needs the driver
+
+        copied = copied_in(connection, self.put_sql.put, self.put_sql.copy, partial(map, new_values, tasks))
+        if copied:
+            self.horizon.entered(tasks)
+        return copied
 
     def _put(
         self, connection: sa.Connection, tasks: Sequence[Task], on_conflict: OnConflict | None
