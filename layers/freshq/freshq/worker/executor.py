@@ -7,10 +7,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
+
+from typing_extensions import override
 
 from freshq.model.answers import Busy, RunnerExit, raised_in_run
 from freshq.policy.limits import MAX_WAIT_SECONDS, Prefetch
@@ -79,21 +84,99 @@ def _started_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+class StartedCoroutine(Future[Any]):
+    """The future of a coroutine on the loop of another thread; to cancel it cancels the coroutine."""
+
+    def __init__(self, make: Coroutines) -> None:
+        """Make the coroutine, which is to run in a copy of the current context."""
+        super().__init__()
+        self._coroutine = make()
+        self._context = copy_context()
+        self._task: asyncio.Task[Any] | None = None
+
+    @override
+    def cancel(self) -> bool:
+        cancelled = super().cancel()
+        task = self._task
+        if cancelled and task is not None:
+            with suppress(RuntimeError):  # the loop is closed, and runs the coroutine no more
+                task.get_loop().call_soon_threadsafe(task.cancel)
+        return cancelled
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the coroutine, in the thread of its loop."""
+        self._task = task = self._context.run(loop.create_task, self._coroutine)
+        if self.cancelled():
+            task.cancel()
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            super().cancel()
+        if not self.set_running_or_notify_cancel():
+            return
+        error = task.exception()
+        if error is None:
+            self.set_result(task.result())
+        else:
+            self.set_exception(error)
+
+    def fail(self, error: Exception) -> None:
+        """Note that it cannot be started."""
+        self._coroutine.close()
+        if self.set_running_or_notify_cancel():
+            self.set_exception(NotStarted(f"its coroutine could not be started: {error}"))
+
+
+class LoopStarts:
+    """Starts coroutines on the loop of another thread: each time it wakes the loop, all that are there.
+
+    To wake the loop for each of them takes as long as to run a short one.
+    """
+
+    def __init__(self) -> None:
+        self._new: deque[StartedCoroutine] = deque()
+        self._is_called = False
+
+    def start(self, coroutine: StartedCoroutine, loop: asyncio.AbstractEventLoop) -> None:
+        """Start a coroutine, from any thread."""
+        self._new.append(coroutine)
+        if self._is_called:  # the call is still to come, and takes it
+            return
+        self._is_called = True
+        try:
+            loop.call_soon_threadsafe(self._start_new, loop)
+        except RuntimeError as closed:
+            self._is_called = False
+            with suppress(IndexError):  # other threads, too, may see that it is closed
+                while True:
+                    self._new.popleft().fail(closed)
+
+    def _start_new(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_called = False  # before it looks
+        while self._new:
+            self._new.popleft().begin(loop)
+
+
+_STARTS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, LoopStarts]] = WeakKeyDictionary()
+
+
 def started_on(get_loop: Callable[[], asyncio.AbstractEventLoop], make: Coroutines) -> Future[Any]:
     """Start a coroutine on a loop that runs in another thread; return the future of its result.
 
     If it cannot be started, the future has a `NotStarted`.
     """
-    import asyncio  # noqa: PLC0415 - as above
-
-    coroutine = make()
+    coroutine = StartedCoroutine(make)
     try:
-        return asyncio.run_coroutine_threadsafe(coroutine, get_loop())
-    except (OSError, RuntimeError) as error:  # no file or thread is left for the loop, or it is closed
-        coroutine.close()
-        failed: Future[Any] = Future()
-        failed.set_exception(NotStarted(f"its coroutine could not be started: {error}"))
-        return failed
+        loop = get_loop()
+    except (OSError, RuntimeError) as error:  # no file or thread is left for the loop
+        coroutine.fail(error)
+        return coroutine
+    starts = _STARTS.get(loop)
+    if starts is None:
+        starts = _STARTS.setdefault(loop, LoopStarts())
+    starts.start(coroutine, loop)
+    return coroutine
 
 
 def result_of(coroutine: Future[Any]) -> Any:

@@ -673,13 +673,15 @@ async def _awaited(around: Middleware, call: Callable[[], Any], task: Task) -> A
 
 async def _limited(call: Callable[[], Awaitable[Any]], max_run_seconds: float | None) -> Any:
     try:
+        if max_run_seconds is None:
+            return await call()
         async with asyncio.timeout(max_run_seconds) as limit:
             return await call()
     except (SystemExit, KeyboardInterrupt) as exits:  # they would end the loop of all runs
         msg = f"{type(exits).__name__}: {error_text(exits)}"
         raise RunnerExit(msg) from exits
     except TimeoutError:
-        if not limit.expired():
+        if max_run_seconds is None or not limit.expired():
             raise
         msg = f"the handler took longer than {max_run_seconds:g} s"
         raise Retry(msg) from None

@@ -85,7 +85,7 @@ class LeaseLoop(WorkLoop):
         self._executor = Executor(
             self._run, self._settle, self._runs.free_succeeded, slots, self._is_coroutine
         )
-        self._answered_runs = SerialCalls("freshq-answers", self._go_on)
+        self._answered_runs = SerialCalls("freshq-answers", self._run, self._have_settled)
         self._renewal = LeaseRenewal(
             queue, self._runs, config.poll_seconds, config.max_run_seconds, self._overran
         )
@@ -307,9 +307,8 @@ class LeaseLoop(WorkLoop):
         self._runs.settles(run)
         self._answered_runs.add(run)
 
-    def _go_on(self, run: TaskRun) -> None:
-        """Have a run settled after its coroutine has ended, in a thread, which may wait for the store."""
-        self._run(run)
+    def _have_settled(self) -> None:
+        """Have the runs settled whose coroutines have ended, in a thread, which may wait for the store."""
         self._runs.free_succeeded()
         with suppress(RuntimeError):  # the system lacks threads for now: a later `wake` retries
             self._executor.wake()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Shortest time between two writes of the progress of a run, apart from renewals of its lease.
 PROGRESS_SECONDS: Final = 5.0
+# The longest series of ended coroutines that free their slots, and are settled, together.
+SERIES_SECONDS: Final = 0.002
 # How long a thread waits for more work before it ends.
 IDLE_SECONDS: Final = 1.0
 # The system has no file descriptor, thread, memory or buffer left. It may have one again soon.
@@ -295,15 +298,20 @@ class SerialCalls(Generic[T]):
     A thread for each item would take longer to start than most calls take.
     """
 
-    def __init__(self, name: str, function: Callable[[T], None]) -> None:
+    def __init__(
+        self, name: str, function: Callable[[T], None], gathered: Callable[[], None] = lambda: None
+    ) -> None:
         """Begin without items.
 
         Args:
             name: The thread's name.
             function: The function to call; it raises nothing.
+            gathered: Called after the last item that is there, and during a long series every
+                `SERIES_SECONDS`; it raises nothing.
         """
         self._name = name
         self._function = function
+        self._gathered = gathered
         self._changed = threading.Condition()
         self._items: deque[T] = deque()
         self._is_working = False
@@ -328,8 +336,13 @@ class SerialCalls(Generic[T]):
             self._changed.notify()
 
     def _work(self, idle_seconds: float) -> None:
+        gathered_at = -inf
         while (item := self._next(idle_seconds)) is not None:
             self._function(item)
+            now = time.monotonic()
+            if not self._items or now - gathered_at >= SERIES_SECONDS:
+                self._gathered()
+                gathered_at = now
 
     def _next(self, idle_seconds: float) -> T | None:
         """Return the next item; None if there was none for a time."""
