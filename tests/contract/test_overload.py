@@ -193,6 +193,33 @@ class TestReserve:
         stats = queue.stats()
         assert (stats.shed, stats.shed_by_reason) == (1, {"reserve": 1})
 
+    def test_a_claim_that_sees_no_line_reads_no_oldest_task(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = queue_of(store, order="fifo", reserve=10)
+        found = core_of(queue).store
+        if found.takes_each:
+            pytest.skip("its claims list no lines")
+        assert claimed(queue) == []
+        reads, read_waiting = list[str](), type(found).read_waiting
+
+        def read(itself: Any, name: str, *others: Any) -> Any:
+            reads.append(name)
+            return read_waiting(itself, name, *others)
+
+        monkeypatch.setattr(type(found), "read_waiting", read)
+        put(queue, store, "a")
+        assert claimed(queue, 2) == ["a"]
+        reads.clear()
+        assert claimed(queue) == []
+        assert reads == []
+        put(queue, store, "late")
+        store.clock.advance(95)
+        assert claimed(queue) == []
+        assert reads
+        store.clock.advance(20)
+        assert queue.stats().shed_by_reason.keys() == {"reserve"}
+
     def test_a_shorter_max_age_counts_too(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, reserve=10)
         queue.put("short", max_age_seconds=12)

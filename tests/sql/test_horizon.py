@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from freshq import Claim, Order, Queue, Settlement
 from freshq.queue.core import core_of
+from freshq.stores.lines import END
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.horizon import CHECK_SECONDS, EMPTY_SECONDS, FULL_SECONDS, LOOKUP_SECONDS
@@ -156,6 +157,35 @@ def test_a_transaction_reads_no_more_pages_after_many_tasks(store: StoreUnderTes
         assert work.task.payload == "old"
     parts = horizon_of(queue).known(queue.name)
     assert [span[0] < span[1] for span in parts.lines["0"]] == [True]
+
+
+def test_a_nearly_empty_queue_is_not_searched_for_lines_from_end_to_end(store: StoreUnderTest) -> None:
+    """Its line is empty most of the time, and each task was there before its line is looked up."""
+    queue, producer = opened(store), opened(store)
+    searched: list[tuple[str, str]] = []
+    execute = Database._execute
+
+    def note(itself: Database, statement: Any, parameters: Any, rows: Any = None) -> Any:
+        if statement.text.startswith("WITH RECURSIVE"):
+            searched.append((parameters["of_after"], parameters["of_until"]))
+        return execute(itself, statement, parameters, rows)
+
+    with patch.object(Database, "_execute", note):
+        for _ in range(OLD_TRANSACTIONS):
+            store.clock.advance(2 * CHECK_SECONDS / OLD_TRANSACTIONS)
+            producer.put("young")
+            queue.settle_many([Settlement.complete(claim) for claim in queue.claim(8)])
+            assert queue.claim(8) == []
+        searched.clear()
+        for _ in range(round(FULL_SECONDS / ROUND_SECONDS)):
+            store.clock.advance(ROUND_SECONDS)
+            producer.put("young")
+            (claim,) = queue.claim(8)
+            queue.complete(claim)
+            assert queue.claim(8) == []
+    whole = [each for each in searched if each == ("", END)]
+    assert len(whole) <= 2
+    assert len(searched) <= 2 * (1 + FULL_SECONDS / LOOKUP_SECONDS) + len(whole)
 
 
 @pytest.fixture

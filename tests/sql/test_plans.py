@@ -1,5 +1,6 @@
 """The plans of PostgreSQL on a table that was empty when the queue began."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -9,6 +10,9 @@ import sqlalchemy as sa
 from local.servers import Server
 
 from freshq import Queue, Settlement
+from freshq.queue.core import core_of
+from freshq.stores.sql import SqlStore
+from freshq.stores.sql.tasks import given_ends
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts
 
@@ -132,3 +136,18 @@ def test_a_handlers_own_statements_are_planned_as_usual(queue: Queue) -> None:
     with pytest.raises(RuntimeError), queue.transaction() as work:
         raise RuntimeError("the handler's")
     assert counts(queue.stats())["success"] == 1
+
+
+def test_settlements_search_by_the_ids_of_their_tasks(queue: Queue) -> None:
+    """PostgreSQL keeps the plan that it made while the table was small."""
+    queue.put_many([{"payload": number} for number in range(500)])
+    store = core_of(queue).store
+    assert isinstance(store, SqlStore)
+    done, now = core_of(queue).rules.lifecycle.completed, queue.admin.now()
+    ended = [(done(claim.task, now, None), claim.token) for claim in queue.claim(20)]
+    statement = store.settle_sql.finish_many
+    with store.database.engine.connect() as connection:
+        given = statement.arguments(given_ends(ended, "postgresql"))
+        lines = connection.exec_driver_sql(f"EXPLAIN {statement.text}", given).scalars()
+        used = {found[1] for line in lines if (found := re.search(rf"using ({TABLE}_\w+)", line))}
+    assert used == {f"{TABLE}_pkey"}

@@ -483,8 +483,8 @@ SET status=given.status, updated_us=given.updated_us, expires=given.expires, req
     BIGINT[])) AS given(task_id, queue, of_lease_token, expires, request_token, progress_step, attempt_record,
     updated_us, dead_us, progress_ppm, status, error, result, due_us)
 WHERE tasks.task_id = given.task_id
-AND tasks.queue = given.queue
-AND tasks.status = 'TAKEN'
+AND (tasks.queue || '') = given.queue
+AND (tasks.status || '') = 'TAKEN'
 AND tasks.lease_token = given.of_lease_token
 RETURNING tasks.task_id;
 

@@ -1,6 +1,7 @@
 """Ranges that claims skip beside an old snapshot, without a database."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from freshq.stores.sql.horizon import (
     EVER_US,
     FULL_SECONDS,
     LOOKUP_SECONDS,
+    MAX_KNOWN,
     MAX_RANGES,
     OLD_TRANSACTIONS,
     PROBE_SECONDS,
@@ -230,3 +232,83 @@ def test_upkeep_does_not_look_twice_where_nothing_is_due(clock: Clock) -> None:
     horizon.none_past(where, "due")
     assert horizon.past(QUEUE, "due", clock.now)["from_us"] == where["now_us"] - COMMIT_US
     assert horizon.past(QUEUE, "stale", clock.now)["from_us"] == -EVER_US
+
+
+def asks(answers: dict[tuple[str, str], list[str]], asked: list[tuple[str, str]]) -> Any:
+    """Return a search that answers by the range of lines."""
+
+    def find(_name: str, where: Mapping[str, Any]) -> list[str]:
+        asked.append((where["of_after"], where["of_until"]))
+        return answers.get(asked[-1], [])
+
+    return find
+
+
+def test_between_looks_for_all_lines_only_the_gaps_beside_the_known_ones_are_read(parts: EmptyParts) -> None:
+    asked: list[tuple[str, str]] = []
+    answers = {("", ":"): ["0", "3"], ("3", ":"): ["9"]}
+
+    def look_up(now: float) -> list[str]:
+        find = partial(parts.find_lines, asks(answers, asked), now)
+        where = {"of_after": "", "of_until": ":", "of_queue": QUEUE, "count": 65}
+        return [*parts.look_up(find, now, "lines", where)]
+
+    assert look_up(10.0) == ["0", "3"]
+    assert look_up(10.1) == ["0", "3"]
+    assert asked == [("", ":")]
+    assert look_up(10.0 + LOOKUP_SECONDS) == ["0", "3", "9"]
+    assert asked[1:] == [("", "0"), ("0", "3"), ("3", ":")]
+    assert [*parts.known_lines(10.0 + LOOKUP_SECONDS)] == ["0", "3", "9"]
+    assert [*parts.known_lines(10.0 + 2 * LOOKUP_SECONDS)] == []
+    asked.clear()
+    answers[("", ":")] = ["9"]
+    assert look_up(10.0 + FULL_SECONDS) == ["9"]
+    assert asked == [("", ":")]
+    # Many lines have many gaps.
+    answers[("", ":")] = [f"0{number}" for number in range(MAX_KNOWN + 1)]
+    assert look_up(10.0 + 2 * FULL_SECONDS) == answers[("", ":")]
+    asked.clear()
+    assert look_up(10.0 + 2 * FULL_SECONDS + LOOKUP_SECONDS) == answers[("", ":")]
+    assert asked == [("", ":")]
+    assert [*parts.known_lines(10.0 + 2 * FULL_SECONDS + LOOKUP_SECONDS)] == []
+
+
+def test_when_the_next_task_is_due_is_read_once_a_second_or_when_it_is(parts: EmptyParts) -> None:
+    answers: list[float | None] = [5.0, None, 7.0]
+
+    def next_due(monotonic: float, now: float) -> float | None:
+        return parts.next_due(lambda: answers.pop(0), monotonic, now)
+
+    assert next_due(10.0, 1.0) == 5.0
+    assert next_due(10.9, 4.9) == 5.0
+    assert next_due(10.9, 5.0) is None
+    assert next_due(11.0, 6.0) is None
+    assert next_due(10.9 + LOOKUP_SECONDS, 6.0) == 7.0
+
+
+def test_which_tasks_expire_first_is_read_as_often_as_everything_is_searched(parts: EmptyParts) -> None:
+    answers = [[(1, 2)], []]
+    assert [parts.first_to_expire(lambda: answers.pop(0), now) for now in (10.0, 9.9 + FULL_SECONDS)] == [
+        [(1, 2)],
+        [(1, 2)],
+    ]
+    assert parts.first_to_expire(lambda: answers.pop(0), 10.0 + FULL_SECONDS) == []
+
+
+def test_a_delayed_task_of_this_process_is_due_when_it_says(clock: Clock) -> None:
+    horizon = horizon_of(Snapshots(OLD_TRANSACTIONS), clock)
+    parts = horizon.empty_parts(QUEUE)
+    assert parts is not None
+    assert parts.next_due(lambda: None, clock(), clock.now) is None
+    horizon.entered([pending(clock.now, delay_seconds=0.1), None])
+    assert parts.next_due(lambda: 7.0, clock(), clock.now) == 7.0
+
+
+def test_outside_of_a_claim_only_a_recent_search_counts(clock: Clock) -> None:
+    horizon = horizon_of(Snapshots(OLD_TRANSACTIONS), clock)
+    assert horizon.recent(QUEUE) is None
+    parts = horizon.empty_parts(QUEUE)
+    assert horizon.recent(QUEUE) is parts is not None
+    clock.advance(FULL_SECONDS)
+    assert horizon.recent(QUEUE) is None
+    assert horizon.known(QUEUE) is parts

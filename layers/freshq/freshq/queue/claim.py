@@ -467,7 +467,8 @@ class Search:
         request = self.request
         for _ in range(MAX_LOOKS):
             request.search_incomplete = False
-            is_short = take() and self._missing > 0
+            request.saw_no_line = not take()
+            is_short = not request.saw_no_line and self._missing > 0
             if not is_short or not self._store.clear_stale(request.queue, request.clock()):
                 break
             request.search_incomplete = True
@@ -880,6 +881,8 @@ class Claiming(Verbs):
     def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
         """Record live tasks that this claim would have taken without its reserve."""
         reserve, seconds = self._core.rules.reserve, request.reserve_seconds
+        if request.saw_no_line:  # no task waits that it could have skipped
+            return
         moment = request.moment()
         if reserve.check_due(moment.now, seconds, short=short):
             created_after = moment.now - request.max_age_seconds

@@ -273,8 +273,14 @@ class SqlAgenda(SqlPart):
 
     @override
     def next_due(self, queue: str, now: float) -> float | None:
-        row = self.database.row(self.upkeep_sql.next_due, {"of_queue": queue, "now_us": microseconds(now)})
-        return None if row is None else row.due_us / 1e6
+        where = {"of_queue": queue, "now_us": microseconds(now)}
+
+        def read() -> float | None:
+            row = self.database.row(self.upkeep_sql.next_due, where)
+            return None if row is None else row.due_us / 1e6
+
+        parts = self.horizon.recent(queue)
+        return read() if parts is None else parts.next_due(read, self.horizon.monotonic(), now)
 
     @override
     def purge(self, queue: str) -> int:

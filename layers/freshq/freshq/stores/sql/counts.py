@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -243,6 +243,10 @@ class SqlWaiting(WaitingReader):
 
     @override
     def lines(self, after: str, until: str, count: int) -> list[str]:
+        horizon = self._store.horizon
+        parts = horizon.recent(self._queue) if (after, until) == ("", END) else None
+        if parts is not None and (known := parts.known_lines(horizon.monotonic())):
+            return sorted(known)
         where = {"of_queue": self._queue, "of_after": after, "of_until": until, "count": count}
         return sorted(row[0] for row in self.rows(self._store.claim_sql.statement("lines"), where))
 
@@ -264,6 +268,8 @@ class SqlWaiting(WaitingReader):
     @override
     def oldest(self, key: str, now: float, created_after: float, count: int) -> list[tuple[float, str]]:
         is_all, looked = key == ALL_LINES, count + LOOKED_ROWS
+        if not is_all and (parts := self._store.horizon.recent(self._queue)) is not None:
+            created_after = parts.spans(key, microseconds(created_after), newest_first=False)[0][0] / 1e6
         oldest_of_line = self._store.claim_sql.statement("oldest_of_line")
         statement = self._store.waiting_sql.first_to_expire if is_all else oldest_of_line
         found = self.live(statement, key, now, created_after, looked, count)
@@ -279,8 +285,10 @@ class SqlWaiting(WaitingReader):
 
     @override
     def first_to_expire(self, key: str, now: float, created_after: float) -> list[tuple[float, float]]:
-        statement = self._store.claim_sql.statement("first_to_expire")
-        found = self.live(statement, key, now, created_after, FIRST_TO_EXPIRE)
+        statement, horizon = self._store.claim_sql.statement("first_to_expire"), self._store.horizon
+        read = partial(self.live, statement, key, now, created_after, FIRST_TO_EXPIRE)
+        parts = horizon.recent(self._queue) if key == ALL_LINES else None
+        found = read() if parts is None else parts.first_to_expire(read, horizon.monotonic())
         return [(created_us / 1e6, deadline_us / 1e6) for created_us, deadline_us in found]
 
     @override

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -46,7 +47,9 @@ LOOKUP_SECONDS: Final = 1.0
 FULL_SECONDS: Final = 10.0
 EMPTY_SECONDS: Final = 1.0
 # A full search that found nothing takes at most this part of the time.
-SEARCH_PART: Final = 0.05
+SEARCH_PART: Final = 0.001
+# Between two looks for all lines, up to this many are known, and only the gaps between them are read.
+MAX_KNOWN: Final = 4
 # A put commits within this time of its task's creation; a later one may be found by the next full search.
 COMMIT_US: Final = 250_000
 # More empty ranges of a line are not worth a search each.
@@ -81,6 +84,9 @@ class EmptyParts:
         lookups: Answers of lookups of lines.
         earlier: The answers before these.
         look_up_at: When to forget them, by the monotonic clock.
+        look_at_all_at: When to look for all lines again, by the monotonic clock.
+        due: When to read again when the next task is due, by the monotonic clock, and the last answer.
+        to_expire: When to read again which tasks expire first, by the monotonic clock, and the last answer.
     """
 
     began: float
@@ -92,6 +98,9 @@ class EmptyParts:
     lookups: dict[tuple[Any, ...], Sequence[Any]] = field(default_factory=dict)
     earlier: dict[tuple[Any, ...], Sequence[Any]] = field(default_factory=dict)
     look_up_at: float = -inf
+    look_at_all_at: float = -inf
+    due: tuple[float, float | None] = (-inf, None)
+    to_expire: tuple[float, Sequence[Any]] = (-inf, ())
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def spans(self, line: str, after_us: int, *, newest_first: bool) -> list[Span]:
@@ -182,6 +191,44 @@ class EmptyParts:
             found = self.lookups[key] = find(name, parameters) or self.earlier.get(key, ())
         return found
 
+    def find_lines(self, find: Find, now: float, name: str, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        """Find lines for `look_up`: all of them now and then, in between only lines beside the known ones.
+
+        A known line may be empty; whether it is, a search finds out by reading every dead entry.
+        """
+        known = sorted(self.earlier.get((name, *sorted(parameters.items())), ()))
+        if not 0 < len(known) <= MAX_KNOWN or now >= self.look_at_all_at:
+            self.look_at_all_at = now + FULL_SECONDS
+            return find(name, parameters)
+        bounds = [parameters["of_after"], *known, parameters["of_until"]]
+        gaps = ({"of_after": after, "of_until": until} for after, until in pairwise(bounds))
+        return sorted({*known, *chain.from_iterable(find(name, {**parameters, **gap}) for gap in gaps)})
+
+    def known_lines(self, now: float) -> Sequence[Any]:
+        """Return the lines of the last lookup; none if it is not recent, or found many."""
+        known = next(filter(None, (*self.lookups.values(), *self.earlier.values())), ())
+        return known if now < self.look_up_at and len(known) <= MAX_KNOWN else ()
+
+    def next_due(self, read: Callable[[], float | None], monotonic: float, now: float) -> float | None:
+        """Return when the next task is due, as read at most `LOOKUP_SECONDS` ago.
+
+        Args:
+            read: Reads it.
+            monotonic: The time by the monotonic clock.
+            now: The time of the queue.
+        """
+        read_at, due = self.due
+        if monotonic >= read_at or (due is not None and due <= now):
+            due = read()
+            self.due = (monotonic + LOOKUP_SECONDS, due)
+        return due
+
+    def first_to_expire(self, read: Callable[[], Sequence[Any]], monotonic: float) -> Sequence[Any]:
+        """Return the tasks that expire first, as read at most `FULL_SECONDS` ago."""
+        if monotonic >= self.to_expire[0]:
+            self.to_expire = (monotonic + FULL_SECONDS, read())
+        return self.to_expire[1]
+
 
 def _without(ranges: Iterable[Span], created_us: int) -> list[Span]:
     """Return ranges without a creation time."""
@@ -256,13 +303,19 @@ class Horizon:
         parts = EmptyParts(self.monotonic())
         if earlier is not None:
             parts.lookups, parts.earlier = earlier.lookups, earlier.earlier
-            parts.look_up_at = earlier.look_up_at
+            parts.look_up_at, parts.look_at_all_at = earlier.look_up_at, earlier.look_at_all_at
+            parts.due, parts.to_expire = earlier.due, earlier.to_expire
         self._empty_parts[queue] = parts
         return parts
 
     def known(self, queue: str) -> EmptyParts | None:
         """As `empty_parts`, but within a claim: read nothing, and keep the same answer."""
         return self._empty_parts.get(queue)
+
+    def recent(self, queue: str) -> EmptyParts | None:
+        """As `known`, outside of a claim: None if the last full search is too long ago."""
+        parts = self._empty_parts.get(queue)
+        return None if parts is None or self.monotonic() >= parts.began + FULL_SECONDS else parts
 
     def searches_again(self, queue: str) -> bool:
         """Return whether a claim that found nothing should search everything."""
@@ -289,9 +342,12 @@ class Horizon:
     def entered(self, tasks: Iterable[Task | None]) -> None:
         """Note that this process has stored new versions of tasks, which may be in a line."""
         for task in tasks if self._empty_parts else ():
-            if task is not None and task.status is TaskStatus.PENDING and task.not_before is None:
-                parts = self._empty_parts.get(task.queue)
-                if parts is not None:
-                    parts.enter(
-                        line_key(task.priority, task.group, task.line_class), microseconds(task.created)
-                    )
+            if task is None or task.status is not TaskStatus.PENDING:
+                continue
+            if (parts := self._empty_parts.get(task.queue)) is None:
+                continue
+            if task.not_before is None:
+                line = line_key(task.priority, task.group, task.line_class)
+                parts.enter(line, microseconds(task.created))
+            else:
+                parts.due = (-inf, None)

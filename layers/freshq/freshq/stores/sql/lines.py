@@ -6,7 +6,7 @@ import json
 import logging
 import zlib
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from typing_extensions import override
@@ -103,7 +103,8 @@ class SqlReader(LimitedLines, SqlWaiting):
         if parts is None:
             return sorted(self._find(LINES, where))
         # While an old snapshot is open, remember the answer.
-        return sorted(parts.look_up(self._find, self._lines.horizon.monotonic(), LINES, where))
+        now = self._lines.horizon.monotonic()
+        return sorted(parts.look_up(partial(parts.find_lines, self._find, now), now, LINES, where))
 
     @override
     def last_line(self, until: str) -> str | None:
@@ -144,12 +145,6 @@ class SqlReader(LimitedLines, SqlWaiting):
         rows = self._execute(name, self._of_queue | {"of_ids": ids}).all()
         found = {each.task_id: each for each in map(stored, rows)}
         return [found[task_id] for task_id in ids if task_id in found]
-
-    @override
-    def oldest(self, key: str, now: float, created_after: float, count: int) -> list[tuple[float, str]]:
-        if (parts := self._lines.horizon.known(self._queue)) is not None:
-            created_after = parts.spans(key, microseconds(created_after), newest_first=False)[0][0] / 1e6
-        return super().oldest(key, now, created_after, count)
 
     @override
     def take(self, found: Sequence[Stored], moment: ClaimMoment) -> list[Stored]:

@@ -111,12 +111,17 @@ class Statements:
     def in_queue_by_id(self) -> sa.ColumnElement[bool]:
         """As `in_queue`, for tasks selected by id.
 
-        Without statistics PostgreSQL would search by queue and read all of its rows. It has no index for this
-        form of the condition, so it searches by id.
+        Without statistics PostgreSQL would search by queue and read all of its rows.
         """
-        if self.dialect.name != "postgresql":
-            return self.in_queue
-        return self.tasks.c.queue.concat(sa.literal_column("''")) == sa.bindparam("of_queue")
+        return self.unindexed(self.tasks.c.queue) == sa.bindparam("of_queue")
+
+    def unindexed(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """Return the value of a column of text in a form by which PostgreSQL does not search.
+
+        It has no index for this form. By the column itself, it may read the whole index of the agenda.
+        """
+        is_postgresql = self.dialect.name == "postgresql"
+        return column.concat(sa.literal_column("''")) if is_postgresql else column
 
     @cached_property
     def listed(self) -> sa.ColumnElement[bool]:

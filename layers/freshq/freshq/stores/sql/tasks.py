@@ -293,9 +293,11 @@ class SettleStatements(Statements):
             for name, value in self._end.items()
         }
         held = (
-            # Join by both columns of the key: with a constant queue, PostgreSQL may read the whole agenda.
-            *(self.tasks.c.task_id == given.c.task_id, self.tasks.c.queue == given.c.queue),
-            *(self.tasks.c.status == TAKEN, self.tasks.c.lease_token == given.c.of_lease_token),
+            # Search by the id alone: by another column, PostgreSQL may keep reading the whole agenda.
+            self.tasks.c.task_id == given.c.task_id,
+            self.unindexed(self.tasks.c.queue) == given.c.queue,
+            self.unindexed(self.tasks.c.status) == TAKEN,
+            self.tasks.c.lease_token == given.c.of_lease_token,
         )
         return self.prepared(sa.update(self.tasks).where(*held).values(ended).returning(self.tasks.c.task_id))
 
