@@ -264,6 +264,8 @@ NUMBERS: Final = frozenset(
     | {"wait_p50_seconds", "wait_p99_seconds", "last_wait_seconds", "recovery_seconds", "enough_servers"}
     | {"tips_over_seconds", "longest_seconds", "claimed_per_second", "younger_than_seconds"}
     | {"in_time_share", "today_in_time_share", "in_time_before", "in_time_after"}
+    | {"value_offered_per_second", "value_delivered_per_second", "value_lost_ratio", "own_max_age_seconds"}
+    | {"value_delivered", "value_lost"}
 )
 NULLS: Final = frozenset(
     {"forecast", "backlog_in_time_ratio", "backlog_over_seconds", "command", "stack_command", "deadline"}

@@ -109,6 +109,7 @@ HOURS: Final = 60
         ),
         ("FreshnessBurnsFastAlarm", {"ShedRatio": [0.01]}, {"ShedRatio": [0.2]}),
         ("FreshnessBurnsSlowlyAlarm", {"ShedRatio": [0.01]}, {"ShedRatio": [0.07]}),
+        ("ValueLostAlarm", {"ValueLostRatio": [0.2, None]}, {"ValueLostRatio": [0.3]}),
         ("IndexThrottlesAlarm", {"WriteThrottleEvents": [None]}, {"WriteThrottleEvents": [3.0]}),
         ("DueIndexThrottlesAlarm", {"WriteThrottleEvents": [None]}, {"WriteThrottleEvents": [3.0]}),
         ("TableWriteThrottlesAlarm", {"WriteThrottleEvents": [None]}, {"WriteThrottleEvents": [3.0]}),

@@ -571,11 +571,11 @@ FROM (
   LIMIT :page OFFSET 0) AS counted GROUP BY counted.status;
 
 -- exact counts: exact, windows: 0
--- Number of tasks by state and shed reason, with the oldest and newest creation time.
+-- Number of tasks by state and shed reason, with the oldest and newest creation time and the values.
 --
 -- One statement, so that it counts each task once, whatever is committed at the same time.
 SELECT waiting.state, waiting.reason, count(*) AS count_1, min(waiting.created_us) AS min_1, max(waiting.created_us)
-    AS max_1
+    AS max_1, 0, 0, 0
 FROM (
   SELECT CASE WHEN (tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us) THEN 'SHED' ELSE 'PENDING'
       END AS state, CASE WHEN (tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us) THEN 'expired'
@@ -591,18 +591,43 @@ FROM (
   WHERE tasks.queue = :of_queue
   AND tasks.agenda IN ('due', 'over')
   AND tasks.status IN ('PENDING', 'SHED')) AS waiting GROUP BY waiting.state, waiting.reason UNION ALL
-SELECT tasks.status, NULL AS anon_3, count(*) AS count_2, NULL AS anon__1, NULL AS anon__2
+SELECT tasks.status, NULL AS anon_3, count(*) AS count_2, NULL AS anon__1, NULL AS anon__2,
+    sum(CAST(coalesce(tasks.value_millionths, 1000000) AS DOUBLE)) AS sum_1, sum(CASE WHEN (tasks.status = 'SUCCESS'
+    AND tasks.updated_us <= tasks.deadline_us
+    AND tasks.decay IS NOT NULL
+    AND tasks.deadline_us < 253370764800000000
+    AND tasks.updated_us > tasks.created_us) THEN CAST(coalesce(tasks.value_millionths, 1000000) AS DOUBLE) *
+        (CAST(tasks.deadline_us - tasks.updated_us AS DOUBLE) / ((tasks.deadline_us - tasks.created_us) + 0.0)) WHEN
+        (tasks.status = 'SUCCESS'
+    AND tasks.updated_us <= tasks.deadline_us) THEN CAST(coalesce(tasks.value_millionths, 1000000) AS DOUBLE) ELSE 0
+        END) AS sum_2, count(CASE WHEN (tasks.value_millionths IS NOT NULL OR tasks.decay IS NOT NULL) THEN 1 END) AS
+        count_3
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda IN ('due', 'over')
-AND (tasks.status NOT IN ('PENDING', 'SHED')) GROUP BY tasks.status;
+AND (tasks.status NOT IN ('PENDING', 'SHED')) GROUP BY tasks.status UNION ALL
+SELECT 'SHED', NULL AS anon_3, 0, NULL AS anon__1, NULL AS anon__2, sum(CAST(coalesce(tasks.value_millionths, 1000000)
+    AS DOUBLE)) AS sum_1, 0, count(CASE WHEN (tasks.value_millionths IS NOT NULL OR tasks.decay IS NOT NULL) THEN 1
+    END) AS count_3
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.line IS NOT NULL
+AND (tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us) UNION ALL
+SELECT 'SHED', NULL AS anon_3, 0, NULL AS anon__1, NULL AS anon__2, sum(CAST(coalesce(tasks.value_millionths, 1000000)
+    AS DOUBLE)) AS sum_1, 0, count(CASE WHEN (tasks.value_millionths IS NOT NULL OR tasks.decay IS NOT NULL) THEN 1
+    END) AS count_3
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.agenda IN ('due', 'over')
+AND tasks.status IN ('PENDING', 'SHED')
+AND (tasks.status = 'SHED' OR tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us);
 
 -- exact counts: exact, windows: 1
--- Number of tasks by state and shed reason, with the oldest and newest creation time.
+-- Number of tasks by state and shed reason, with the oldest and newest creation time and the values.
 --
 -- One statement, so that it counts each task once, whatever is committed at the same time.
 SELECT waiting.state, waiting.reason, count(*) AS count_1, min(waiting.created_us) AS min_1, max(waiting.created_us)
-    AS max_1
+    AS max_1, 0, 0, 0
 FROM (
   SELECT CASE WHEN (tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us) THEN 'SHED' ELSE 'PENDING'
       END AS state, CASE WHEN (tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us) THEN CASE WHEN
@@ -625,11 +650,36 @@ FROM (
   WHERE tasks.queue = :of_queue
   AND tasks.agenda IN ('due', 'over')
   AND tasks.status IN ('PENDING', 'SHED')) AS waiting GROUP BY waiting.state, waiting.reason UNION ALL
-SELECT tasks.status, NULL AS anon_3, count(*) AS count_2, NULL AS anon__1, NULL AS anon__2
+SELECT tasks.status, NULL AS anon_3, count(*) AS count_2, NULL AS anon__1, NULL AS anon__2,
+    sum(CAST(coalesce(tasks.value_millionths, 1000000) AS DOUBLE)) AS sum_1, sum(CASE WHEN (tasks.status = 'SUCCESS'
+    AND tasks.updated_us <= tasks.deadline_us
+    AND tasks.decay IS NOT NULL
+    AND tasks.deadline_us < 253370764800000000
+    AND tasks.updated_us > tasks.created_us) THEN CAST(coalesce(tasks.value_millionths, 1000000) AS DOUBLE) *
+        (CAST(tasks.deadline_us - tasks.updated_us AS DOUBLE) / ((tasks.deadline_us - tasks.created_us) + 0.0)) WHEN
+        (tasks.status = 'SUCCESS'
+    AND tasks.updated_us <= tasks.deadline_us) THEN CAST(coalesce(tasks.value_millionths, 1000000) AS DOUBLE) ELSE 0
+        END) AS sum_2, count(CASE WHEN (tasks.value_millionths IS NOT NULL OR tasks.decay IS NOT NULL) THEN 1 END) AS
+        count_3
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda IN ('due', 'over')
-AND (tasks.status NOT IN ('PENDING', 'SHED')) GROUP BY tasks.status;
+AND (tasks.status NOT IN ('PENDING', 'SHED')) GROUP BY tasks.status UNION ALL
+SELECT 'SHED', NULL AS anon_3, 0, NULL AS anon__1, NULL AS anon__2, sum(CAST(coalesce(tasks.value_millionths, 1000000)
+    AS DOUBLE)) AS sum_1, 0, count(CASE WHEN (tasks.value_millionths IS NOT NULL OR tasks.decay IS NOT NULL) THEN 1
+    END) AS count_3
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.line IS NOT NULL
+AND (tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us) UNION ALL
+SELECT 'SHED', NULL AS anon_3, 0, NULL AS anon__1, NULL AS anon__2, sum(CAST(coalesce(tasks.value_millionths, 1000000)
+    AS DOUBLE)) AS sum_1, 0, count(CASE WHEN (tasks.value_millionths IS NOT NULL OR tasks.decay IS NOT NULL) THEN 1
+    END) AS count_3
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.agenda IN ('due', 'over')
+AND tasks.status IN ('PENDING', 'SHED')
+AND (tasks.status = 'SHED' OR tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us);
 
 -- exact counts: shed_by_group
 -- Number of tasks by group that were shed: early, or because they are stale.

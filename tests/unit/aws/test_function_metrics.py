@@ -47,7 +47,7 @@ def test_alarms_and_dashboard_ask_for_metrics_that_are_emitted_under_their_dimen
 ) -> None:
     application.set("FRESHQ_SYNTHETIC_TASK", "on")
     application.queue.put_many(
-        [{"payload": 1}, {"payload": {"reject": True}}, {"payload": 1, "kind": SYNTHETIC}]
+        [{"payload": 1, "value": 2}, {"payload": {"reject": True}}, {"payload": 1, "kind": SYNTHETIC}]
     )
     for function, event in (
         ("create_tasks", {"tasks": [{"payload": 1}]}),

@@ -83,7 +83,7 @@ def test_names_are_those_of_the_page_on_operations() -> None:
     queue = Queue.memory()
     queue.put("wrong", task_id="dead")
     queue.cancel("dead", dead=True)
-    queue.put("work")
+    queue.put("work", value=2)
     names = gauges(queue.stats(), queue.pressure(), paused=False).keys()
     listed = set(re.findall(r"\b[A-Z][A-Za-z]+\b", OPERATIONS.read_text("utf-8")))
     assert names == GAUGES.keys() - {"OldestSnapshotSeconds", "DeadRows"}, "of PostgreSQL"

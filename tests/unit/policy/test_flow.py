@@ -12,6 +12,7 @@ from freshq.policy.pressure import (
     PUT_OF_BAND,
     Flow,
     FlowCounter,
+    ValueFlow,
     assess,
     flow_between,
     flow_window_seconds,
@@ -177,3 +178,68 @@ def test_the_names_of_counts_fit_every_store() -> None:
     assert len(names) == 8
     assert all(name.isalnum() for name in names)  # DynamoDB refuses other characters in a placeholder
     assert counter.flow(1.0).least_value == pytest.approx(SMALLEST_VALUE, rel=0.5)
+
+
+@given(
+    st.lists(st.tuples(st.floats(SMALLEST_VALUE, LARGEST_VALUE), st.floats(0, 1)), min_size=1, max_size=20)
+)
+def test_sums_of_values_are_those_of_the_tasks_in_whole_counts(tasks: list[tuple[float, float]]) -> None:
+    counter = FlowCounter(10.0)
+    for value, left in tasks:
+        counter.offered(5.0)
+        counter.valued_put(5.0, value)
+        counter.ended(5.0, 0.1, in_time=True)
+        counter.valued_done(5.0, value, value * left, in_time=True)
+    counter.offered(5.0)  # without a value: worth 1
+    counter.ended(5.0, 0.1, in_time=False)
+    counts = counter.counts(0)
+    assert all(isinstance(number, int) and abs(number) < 2**63 / 1e5 for number in counts.values())
+    flow = counter.flow(9.999999).value
+    worth, delivered = sum(value for value, _left in tasks), sum(value * left for value, left in tasks)
+    assert flow.offered == pytest.approx((worth + 1) / 10, rel=1e-6, abs=1e-5)
+    assert flow.served == flow.offered
+    assert flow.delivered == pytest.approx(delivered / 10, rel=1e-6, abs=1e-5)
+
+
+def test_late_tasks_deliver_nothing_and_without_values_there_are_no_sums() -> None:
+    counter = FlowCounter(10.0)
+    counter.offered(1.0)
+    counter.ended(1.0, 0.1, in_time=True)
+    assert counter.flow(2.0).value == ValueFlow()
+    counter.offered(1.0)
+    counter.valued_put(1.0, 9.0)
+    counter.ended(1.0, 0.1, in_time=False)
+    counter.valued_done(1.0, 9.0, 0.0, in_time=False)
+    assert counter.flow(2.0).value == ValueFlow(offered=5.0, served=5.0, delivered=0.5)
+    assert counter.flow(30.0).value == ValueFlow()
+
+
+@pytest.mark.parametrize(
+    ("value", "overloaded", "lost"),
+    [
+        (ValueFlow(), True, None),
+        (ValueFlow(10.0, 4.0, 4.0), True, 0.6),
+        # The others have not ended: nobody knows yet that they are lost.
+        (ValueFlow(10.0, 4.0, 4.0), False, 0.0),
+        (ValueFlow(10.0, 4.0, 3.0), False, 0.25),
+        (ValueFlow(10.0, 0.0, 0.0), False, 0.0),
+        (ValueFlow(10.0, 0.0, 0.0), True, 1.0),
+        (ValueFlow(0.0, 4.0, 4.0), True, 0.0),
+        (ValueFlow(1.0, 4.0, 4.0), True, 0.0),
+    ],
+)
+def test_the_share_of_the_value_that_is_lost(value: ValueFlow, overloaded: bool, lost: float | None) -> None:
+    shed = 1.0 if overloaded else 0.0
+    found = assess(Flow(8.0, 4.0, 4.0, shed, value=value), None, 10.0, 0.5)
+    assert found.value_lost_ratio == (lost if lost is None else pytest.approx(lost))
+    assert (found.value_offered_per_second, found.value_delivered_per_second) == (
+        value.offered,
+        value.delivered,
+    )
+
+
+def test_tasks_that_expire_lose_their_share_before_the_queue_is_overloaded() -> None:
+    flow = Flow(1000.0, 990.0, 990.0, expired=9.0, value=ValueFlow(1000.0, 500.0, 250.0))
+    found = assess(flow, None, 10.0, 0.5)
+    assert not found.overloaded
+    assert found.value_lost_ratio == pytest.approx(1 - 0.5 * 0.991)

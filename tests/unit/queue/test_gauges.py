@@ -12,7 +12,10 @@ PRESSURE = Pressure(8.0, 7.0, 0.75, overloaded=True, retry_after_seconds=1.0, wa
 def test_each_figure_has_its_name() -> None:
     ages = (6.0, 0.0, 9.0, 7.0)
     stats = Stats(1, 2, 3, 0, 5, 0, 4, *ages, dead_rows=10)
-    found = gauges(stats, PRESSURE, paused=True, slowed=2)
+    valued = replace(
+        PRESSURE, value_offered_per_second=80.0, value_delivered_per_second=72.0, value_lost_ratio=0.1
+    )
+    found = gauges(stats, valued, paused=True, slowed=2)
     assert found == {
         "TasksPending": 1,
         "TasksDelayed": 2,
@@ -27,6 +30,9 @@ def test_each_figure_has_its_name() -> None:
         "OfferedPerSecond": 8.0,
         "ServedPerSecond": 7.0,
         "ShedRatio": 0.25,
+        "ValueOfferedPerSecond": 80.0,
+        "ValueDeliveredPerSecond": 72.0,
+        "ValueLostRatio": 0.1,
         "WantedServers": 9,
         "WorkersSlowed": 2.0,
         "QueuePaused": 1.0,
@@ -34,7 +40,7 @@ def test_each_figure_has_its_name() -> None:
     assert found.keys() == GAUGES.keys()
 
 
-def test_where_nothing_waits_there_is_no_age() -> None:
+def test_where_nothing_waits_there_is_no_age_and_without_values_no_value() -> None:
     found = gauges(Stats(), PRESSURE, paused=False)
     assert GAUGES.keys() - found.keys() == {
         "OldestPendingSeconds",
@@ -42,6 +48,9 @@ def test_where_nothing_waits_there_is_no_age() -> None:
         "OldestDeadSeconds",
         "OldestSnapshotSeconds",
         "DeadRows",
+        "ValueOfferedPerSecond",
+        "ValueDeliveredPerSecond",
+        "ValueLostRatio",
     }
     assert found["QueuePaused"] == 0.0
 

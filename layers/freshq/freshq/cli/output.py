@@ -84,6 +84,18 @@ def percentage(share: float | None) -> str:
     return ">99%" if 0.99 < share < 1 else f"{math.floor(100 * share + 0.5)}%"  # noqa: PLR2004 - as above
 
 
+def value_facts(pressure: Pressure) -> dict[str, str]:
+    """Return the value that is offered, delivered and lost by name; empty if the tasks have no values."""
+    offered, delivered = pressure.value_offered_per_second, pressure.value_delivered_per_second
+    if offered is None or delivered is None:
+        return {}
+    return {
+        "value offered": f"{offered:,.2f}/s",
+        "value delivered": f"{delivered:,.2f}/s",
+        "value lost": percentage(pressure.value_lost_ratio),
+    }
+
+
 def forecast_lines(forecast: Forecast | None, *, waiting: bool = True) -> dict[str, str]:
     """Return a forecast as lines by heading; none without a forecast.
 
@@ -439,17 +451,24 @@ def _counts(stats: Stats, title: str) -> Table:
     values = {key: value for key, value in asdict(stats).items() if not isinstance(value, dict)}
     if stats.dead_rows is None:  # not PostgreSQL
         del values["dead_rows"], values["oldest_snapshot_seconds"]
+    if stats.value_delivered is None:  # no task has a value, or they were not counted
+        del values["value_delivered"], values["value_lost"]
     values |= {f"shed: {reason}": number for reason, number in stats.shed_by_reason.items()}
     table = Table("state", "tasks", *(["first ids"] if stats.ids else []), title=title)
     table.columns[1].justify = "right"
     for key, value in values.items():
-        is_age = key.endswith("_seconds")
         bound = stats.bounded.get(key, "")
-        text = span(value) if is_age else f"{value:,}"
-        shown = bound if bound == "not counted" else f"{bound} {text}".lstrip()
+        shown = bound if bound == "not counted" else f"{bound} {_figure(key, value)}".lstrip()
         some = [", ".join(map(printable, stats.ids.get(key, ())))] if stats.ids else []
         table.add_row(key.removesuffix("_seconds").replace("_", " "), shown, *some)
     return table
+
+
+def _figure(name: str, value: float | None) -> str:
+    """Return an age, a sum of values or a count as text."""
+    if name.endswith("_seconds"):
+        return span(value)
+    return f"{value:,.10g}" if isinstance(value, float) else f"{value:,}"
 
 
 def _listing(rows: Sequence[tuple[str, ...]], last: str, width: int) -> Table:

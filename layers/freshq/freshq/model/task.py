@@ -397,6 +397,11 @@ class Task(_Beside, Generic[PayloadT]):
         return self.stale_at if went_stale else self.updated
 
     @property
+    def has_value(self) -> bool:
+        """Whether it was put with a value, or with one that falls; other tasks are worth 1."""
+        return self.value is not None or self.decay is not None
+
+    @property
     def worth(self) -> float:
         """Its value, or that of a task that was put without one."""
         return DEFAULT_VALUE if self.value is None else self.value

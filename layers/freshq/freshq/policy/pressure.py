@@ -72,6 +72,11 @@ class Pressure:
             tasks worth less, hardly any is. 0 unless the queue is overloaded and serves by value.
         by_value: The chance of a new task from a value on, up to the next one, the least value first; empty
             unless the queue is overloaded and serves by value.
+        value_offered_per_second: Value of the tasks put, including rejected ones; None if no recent task has
+            a value or a decay. Others are worth 1.
+        value_delivered_per_second: Value that tasks still had when they were done; None as above.
+        value_lost_ratio: Share of the value of new tasks that will not be delivered, because they are shed,
+            late or decay; None as above.
 
     Examples:
         >>> queue.pressure().retry_after_seconds is None
@@ -88,8 +93,10 @@ class Pressure:
     own_ratio: float = 0.0
     own_max_age_seconds: float | None = None
     least_value: float = 0.0
-
     by_value: Mapping[float, float] = field(default_factory=dict)
+    value_offered_per_second: float | None = None
+    value_delivered_per_second: float | None = None
+    value_lost_ratio: float | None = None
 
     def chance(self, value: float = DEFAULT_VALUE) -> float:
         """Return the chance that a task of a value that is put now is served in time, from 0 to 1.
@@ -126,11 +133,9 @@ def assess(
     life_seconds = flow.life_seconds(deadline_seconds)
     shortest_seconds = life_seconds if latest is None else min(life_seconds, latest.life_seconds)
     spread_seconds = flow.spread_seconds(shortest_seconds) * (0.5 + uniform)
+    chance = flow.chance(overloaded=overloaded)
     return Pressure(
-        flow.offered,
-        flow.served,
-        flow.chance(overloaded=overloaded),
-        overloaded,
+        *(flow.offered, flow.served, chance, overloaded),
         spread_seconds if overloaded else None,
         flow.service_seconds,
         flow.wanted_servers(life_seconds),
@@ -138,6 +143,9 @@ def assess(
         own_max_age_seconds=flow.own_seconds,
         least_value=flow.price if overloaded else 0.0,
         by_value=flow.by_value if overloaded else {},
+        value_offered_per_second=flow.value.offered,
+        value_delivered_per_second=flow.value.delivered,
+        value_lost_ratio=flow.value.lost_ratio(chance, overloaded=overloaded),
     )
 
 
@@ -325,6 +333,41 @@ RARE: Final = 0.1
 # Prefixes of two more counts of a group: tasks served, and the microseconds that they took.
 DONE: Final = "n"
 TOOK: Final = "t"
+# Sums by which the tasks put, done, and done in time are worth more than the default, or less.
+VALUE_PUT: Final = "value_put"
+VALUE_DONE: Final = "value_done"
+VALUE_DELIVERED: Final = "value_delivered"
+MILLIONTHS: Final = "_millionths"
+# Larger amounts are counted as whole numbers, smaller ones in millionths, so that no sum overflows 64 bits.
+LARGE_VALUE: Final = 1e6
+
+
+class ValueFlow(NamedTuple):
+    """The value of the recent tasks of a queue, per second; None if no task has a value or a decay.
+
+    Attributes:
+        offered: Value of the tasks put.
+        served: Value of the tasks done, in time or not, as if they had lost nothing.
+        delivered: Value that these still had when they were done.
+    """
+
+    offered: float | None = None
+    served: float | None = None
+    delivered: float | None = None
+
+    def lost_ratio(self, chance: float, *, overloaded: bool) -> float | None:
+        """Return the share of the value of new tasks that will be lost.
+
+        Without overload, tasks that were just put are still waiting, so only the tasks done show what decays.
+
+        Args:
+            chance: Chance of a new task to be served in time.
+            overloaded: Whether the queue is overloaded.
+        """
+        if self.offered is None or self.served is None or self.delivered is None:
+            return None
+        kept, worth = (1.0, self.offered) if overloaded else (chance, self.served)
+        return 1.0 - min(1.0, kept * self.delivered / worth if worth > 0 else kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +388,7 @@ class Flow:
         least_value: The least value that is still served: of the tasks worth less, hardly any is. 0 if tasks
             are not counted by value, or too few.
         by_value: The chance to be served in time by value, the least value first; empty in the same cases.
+        value: The value of the tasks.
     """
 
     offered: float
@@ -359,6 +403,7 @@ class Flow:
     own_urgency: float = 0.0
     least_value: float = 0.0
     by_value: Mapping[float, float] = field(default_factory=dict)
+    value: ValueFlow = field(default_factory=ValueFlow)
 
     @property
     def service_seconds(self) -> float | None:
@@ -475,6 +520,7 @@ def flow_between(
         own_urgency=urgency / URGENCY_SCALE,
         least_value=_least_value(names, count),
         by_value=_by_value(names, count),
+        value=_value(names, rate),
     )
 
 
@@ -510,6 +556,18 @@ class _Counted(NamedTuple):
     def is_like(self, dearer: _Counted) -> bool:
         """Return whether dearer tasks have no greater chance, or both are hardly served, or hardly shed."""
         return dearer.chance <= self.chance or dearer.chance < RARE or self.chance > 1 - RARE
+
+
+def _value(names: Iterable[str], rate: Callable[[str], float]) -> ValueFlow:
+    """Return the value of the tasks."""
+    if not any(name.startswith("value_") for name in names):
+        return ValueFlow()
+    tasks_and_more = (("offered", VALUE_PUT), ("served", VALUE_DONE), ("served_in_time", VALUE_DELIVERED))
+    worths = (
+        DEFAULT_VALUE * rate(tasks) + rate(more) + rate(more + MILLIONTHS) / 1e6
+        for tasks, more in tasks_and_more
+    )
+    return ValueFlow(*(max(0.0, worth) for worth in worths))
 
 
 def _least_value(names: Iterable[str], count: Callable[[str], float]) -> float:
@@ -601,6 +659,31 @@ class FlowCounter:
     def valued(self, now: float, value: float, what: str) -> None:
         """Count a task of a value as `PUT_OF_BAND` or `IN_TIME_OF_BAND`."""
         self.counts(floor(now / self.window_seconds))[f"{what}{band_of(value) + BAND_OFFSET}"] += 1
+
+    def valued_put(self, now: float, value: float) -> None:
+        """Count what a task is worth that was put with a value or a decay."""
+        self._add_value(now, VALUE_PUT, value)
+
+    def valued_done(self, now: float, value: float, delivered: float, *, in_time: bool) -> None:
+        """Count what such a task is worth that was done, and what it still was.
+
+        Args:
+            now: When it was done, in seconds.
+            value: Its value.
+            delivered: What is left of it.
+            in_time: Whether it was done in time.
+        """
+        self._add_value(now, VALUE_DONE, value)
+        if in_time:
+            self._add_value(now, VALUE_DELIVERED, delivered)
+
+    def _add_value(self, now: float, what: str, value: float) -> None:
+        """Add the difference to a task without a value, so that those need no count."""
+        more, counts = value - DEFAULT_VALUE, self.counts(floor(now / self.window_seconds))
+        if more > LARGE_VALUE:
+            counts[what] += round(more)
+        else:
+            counts[what + MILLIONTHS] += round(1e6 * more)
 
     def ended(self, now: float, work_seconds: float, *, in_time: bool | None) -> None:
         """Count an attempt that ended, and its task if it was done.

@@ -427,8 +427,8 @@ class Reading(Verbs):
 
         Args:
             approximate: Read at most one page per shard; `Stats.bounded` then lists the counts that are
-                bounds. Otherwise the counts are exact: a SQL database counts about a million tasks a second,
-                DynamoDB reads every task, at the price that `admin.exact_count_units` returns.
+                bounds. Otherwise the counts are exact: a SQL database counts about half a million tasks a
+                second, DynamoDB reads every task, at the price that `admin.exact_count_units` returns.
             ids: Number of ids per state to return as `Stats.ids`. Pending tasks come in the order of claims,
                 ignoring the turns of groups (in an adaptive order: newest first), delayed tasks by due time,
                 held tasks by the end of their leases, and all others latest change first. Every task is read.

@@ -617,7 +617,7 @@ class Core:
         in_time = None
         if is_served:
             in_time = settled.deadline is None or settled.updated <= settled.deadline
-        self.rules.meter.ended(settled.updated, task, took_seconds, in_time=in_time)
+        self.rules.meter.ended(settled.updated, settled, took_seconds, in_time=in_time)
         if is_served:
             self.rules.reserve.observe(took_seconds, task.kind, settled.updated)
         return settled

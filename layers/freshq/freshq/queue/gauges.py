@@ -27,6 +27,9 @@ GAUGES: Final = {
     "OfferedPerSecond": "Tasks put, turned away included, over the last max age, at most a minute.",
     "ServedPerSecond": "Tasks done, over the same time.",
     "ShedRatio": "Share of new tasks that will not be served in time.",
+    "ValueOfferedPerSecond": "Value of the tasks put, over the same time; missing if none has a value.",
+    "ValueDeliveredPerSecond": "Value that tasks still had when they were done; missing as above.",
+    "ValueLostRatio": "Share of the value of new tasks that will not be delivered; missing as above.",
     "WantedServers": "Slots that suffice for the offered work, by arrivals and service times.",
     "WorkersSlowed": "Workers that run one task at a time, because their last runs have all failed.",
     "QueuePaused": "1 while claims are suspended.",
@@ -43,7 +46,7 @@ def snake_case(name: str) -> str:
 
 
 def gauges(stats: Stats, pressure: Pressure, *, paused: bool, slowed: int = 0) -> dict[str, float]:
-    """Return the state of a queue as metrics; ages of empty states are left out.
+    """Return the state of a queue as metrics, without ages of empty states and without values if it has none.
 
     Args:
         stats: Its counts.
@@ -57,6 +60,9 @@ def gauges(stats: Stats, pressure: Pressure, *, paused: bool, slowed: int = 0) -
         "OldestDeadSeconds": stats.oldest_dead_seconds,
         "OldestSnapshotSeconds": stats.oldest_snapshot_seconds,
         "DeadRows": stats.dead_rows,
+        "ValueOfferedPerSecond": pressure.value_offered_per_second,
+        "ValueDeliveredPerSecond": pressure.value_delivered_per_second,
+        "ValueLostRatio": pressure.value_lost_ratio,
     }
     return {
         "TasksPending": stats.pending,

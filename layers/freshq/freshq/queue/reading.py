@@ -10,11 +10,11 @@ import math
 import sys
 from collections import Counter, defaultdict
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq.model.task import TaskStatus
 from freshq.policy.value import ValueClass
-from freshq.stores.base import STATES, Stats
+from freshq.stores.base import STATES, VALUE_ENDS, Stats
 from freshq.stores.lines import ALL_LINES, END, line_key, parse_line
 
 if TYPE_CHECKING:
@@ -186,6 +186,35 @@ class FirstIds:
         }
 
 
+class ValueTally:
+    """Sums up the value that tasks delivered and lost. A cancelled task is nobody's loss.
+
+    Attributes:
+        delivered: As `Stats.value_delivered`; 0 if there is none.
+        lost: As `Stats.value_lost`; 0 if there is none.
+        counted: Whether a task that ended has a value or a decay.
+    """
+
+    def __init__(self) -> None:
+        self.delivered = 0.0
+        self.lost = 0.0
+        self.counted = False
+
+    def add(self, task: Task, status: TaskStatus) -> None:
+        """Add a task in its current status."""
+        if status not in VALUE_ENDS:
+            return
+        self.counted |= task.has_value
+        delivered = task.value_at(task.updated) if status is TaskStatus.SUCCESS else 0.0
+        self.delivered += delivered
+        self.lost += task.worth - delivered
+
+    @property
+    def sums(self) -> dict[str, Any]:
+        """The fields of `Stats`, if a task has a value."""
+        return {"value_delivered": self.delivered, "value_lost": self.lost} if self.counted else {}
+
+
 def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans, first: FirstIds | None = None) -> Stats:
     """Count tasks by state; their sum is the number of tasks.
 
@@ -197,10 +226,13 @@ def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans, first: FirstId
     """
     reasons: Counter[str] = Counter()
     counts: Counter[str] = Counter()
+    values = ValueTally()
     oldest, newest = math.inf, -math.inf
     for task in tasks:
-        state = _state(task, now)
+        status = task.status_at(now)
+        state = _state(task, status)
         counts[state] += 1
+        values.add(task, status)
         if first is not None:
             first.add(state, task)
         if state == "shed":
@@ -220,10 +252,10 @@ def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans, first: FirstId
         oldest_pending_seconds=max(0.0, now - oldest) if waits else None,
         newest_pending_seconds=max(0.0, now - newest) if waits else None,
         ids={} if first is None else first.ids(),
+        **values.sums,
     )
 
 
-def _state(task: Task, now: float) -> str:
-    """Return the field of `Stats` that counts a task."""
-    status = task.status_at(now)
+def _state(task: Task, status: TaskStatus) -> str:
+    """Return the field of `Stats` that counts a task with a status."""
     return "delayed" if status is TaskStatus.PENDING and task.delayed else status.lower()

@@ -72,6 +72,8 @@ MOST_STALE: Final = 1_000
 MOST_EXPIRED: Final = 100_000
 # The states that `Stats` counts.
 STATES: Final = ("pending", "delayed", "taken", "success", "failure", "cancelled", "shed")
+# The ends of tasks by which value is delivered or lost. Nobody loses a cancelled task.
+VALUE_ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.SHED, TaskStatus.FAILURE)
 OnConflict: TypeAlias = Literal["ignore", "update"]
 # The outcome of the put, or the error that prevented it.
 PutResult: TypeAlias = "PutOutcome | FreshqError"
@@ -418,6 +420,10 @@ class Stats:
             None if there is none, its age is not known, or on other stores.
         dead_rows: Old versions of the tasks' rows that PostgreSQL has not removed, as it estimates; None on
             other stores.
+        value_delivered: Value that the completed tasks still had when they were done; None if no task that
+            ended has a value or a decay. Others are worth 1.
+        value_lost: Value that these lost by then, and all of the shed tasks and the dead letters; None as
+            above. Puts turned away have left no task.
         shed_by_reason: The shed tasks by reason, plus the puts turned away. Reasons with no task are
             left out.
         bounded: For each field that is not exact: "at least", "at most" or "not counted".
@@ -440,9 +446,15 @@ class Stats:
     oldest_dead_seconds: float | None = None
     oldest_snapshot_seconds: float | None = None
     dead_rows: int | None = None
+    value_delivered: float | None = None
+    value_lost: float | None = None
     shed_by_reason: Mapping[str, int] = field(default_factory=dict)
     bounded: Mapping[str, str] = field(default_factory=dict)
     ids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+# Approximate counts read no task, and so no value.
+NO_VALUES: Final = dict.fromkeys(("value_delivered", "value_lost"), "not counted")
 
 
 class ExpiredTasks:

@@ -22,6 +22,7 @@ from freshq.model.task import Task, TaskStatus, changed
 from freshq.policy.groups import RunningCounts
 from freshq.policy.order import FIRST_TO_EXPIRE
 from freshq.stores.base import (
+    NO_VALUES,
     Conflict,
     DeadLetters,
     DeadPlace,
@@ -153,7 +154,7 @@ class StateCounts:
         counts = self._statuses
         oldest = self.oldest_created(now, created_after)
         newest = max(self._created(now, created_after, reverse=True), default=None)
-        bounded = {"shed_by_reason": "not counted"}
+        bounded = {"shed_by_reason": "not counted", **NO_VALUES}
         if pending > LOOKED_TASKS:
             bounded |= {"oldest_pending_seconds": "at least", "newest_pending_seconds": "at most"}
         return Stats(

@@ -88,6 +88,8 @@ def unit_of(metric: str) -> str:
     """Return the unit of a metric, as UCUM writes it."""
     units = {"PerSecond": "{task}/s", "Seconds": "s", "Ratio": "1", "Paused": "", "Switches": "{switch}"}
     units |= {"Slowed": "{worker}", "Opened": "{worker}"}
+    if metric.startswith("Value"):
+        units["PerSecond"] = "{value}/s"
     return next((unit for end, unit in units.items() if metric.endswith(end)), "{task}")
 
 

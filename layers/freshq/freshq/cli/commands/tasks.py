@@ -14,7 +14,7 @@ import typer
 
 from freshq.cli.command import Cursor, Limit, QueueContext, TaskId, Yes, complete_task_id, instant
 from freshq.cli.errors import raise_last
-from freshq.cli.output import chances_by_value, counted, excerpt, fields, percentage, span
+from freshq.cli.output import chances_by_value, counted, excerpt, fields, percentage, span, value_facts
 from freshq.errors import RefusedError, StoreError, printable, quoted
 from freshq.model.checks import checked_count
 from freshq.model.task import Task, TaskStatus
@@ -244,6 +244,7 @@ def pressure(context: QueueContext, value: OfValue = None) -> None:
         "overloaded": "yes" if found.overloaded else "no",
         "retry after": span(found.retry_after_seconds),
         **({"least value": f"{found.least_value:.3g} per second of work"} if found.least_value else {}),
+        **value_facts(found),
     }
     chance = {} if value is None else {"value": value, "probability_of_value": found.chance(value)}
     context.session.output.answer(asdict(found) | chance, facts)

@@ -29,6 +29,7 @@ from freshq.cli.output import (
     percentage,
     progress,
     span,
+    value_facts,
 )
 from freshq.errors import StoreError, printable
 from freshq.model.task import TaskStatus
@@ -302,6 +303,7 @@ def _rate_figures(snapshot: Snapshot) -> list[tuple[str, str]]:
         ("in time", percentage(in_time)),
         ("newest", span(snapshot.stats.newest_pending_seconds)),
         ("oldest", span(snapshot.stats.oldest_pending_seconds)),
+        *value_facts(pressure).items(),
     ]
 
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from freshq.errors import FreshqError, StoreError
 from freshq.model.task import Task, TaskStatus
-from freshq.stores.base import Stats, TooLarge
+from freshq.stores.base import NO_VALUES, Stats, TooLarge
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.batches import BATCH_STATEMENTS
 from freshq.stores.dynamodb.calls import (
@@ -63,7 +63,7 @@ MAX_VAIN_TRIES: Final = 50
 MAX_LATENESS: Final = 0.1
 # Lines that share the two calls that close them, after a claim that found enough.
 MIN_CLOSING_LINES: Final = 2
-NOT_COUNTED = ("success", "failure", "cancelled", "shed_by_reason")
+NOT_COUNTED = ("success", "failure", "cancelled", "shed_by_reason", *NO_VALUES)
 BYTES_A_READ_UNIT = 4096
 # Maximum number of lines to count. If there are more, the counts are lower bounds.
 MAX_LINES = 64
