@@ -352,6 +352,27 @@ def test_rows_change_in_place_so_a_selection_stays(lasting: tuple[Page, Queue]) 
     assert page.inner_text("#dead-rows tr >> nth=1").startswith("letter")
 
 
+def test_value_delivered_and_lost_is_shown_if_tasks_have_values(lasting: tuple[Page, Queue]) -> None:
+    page, queue = lasting
+    queue.put("plain")
+    queue.complete(queue.claim()[0])
+    until(page, lambda: "done 1" in page.inner_text("#fates"), "no outcome")
+    assert not page.is_visible("#value-tile")
+    assert not page.is_visible("#values")
+    for value in (40, 10):
+        queue.put("work", value=value)
+    queue.fail(queue.claim()[0])
+    queue.complete(queue.claim()[0])
+    page.wait_for_selector("#value-tile:not([hidden])")
+    sums = "Value: 41.0 delivered, 10.0 lost (20%)."
+    until(page, lambda: page.inner_text("#values") == sums, "no values")
+    assert page.is_visible("#values")
+    assert page.inner_text("#value-note").endswith("% lost")
+    for width in (360, 800, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_an_empty_queue_shows_the_first_command(lasting: tuple[Page, Queue]) -> None:
     page, queue = lasting
     page.wait_for_selector("#empty:not([hidden])")

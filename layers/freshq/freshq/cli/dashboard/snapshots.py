@@ -19,7 +19,7 @@ from freshq.policy.pressure import flow_window_seconds
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import core_of
 from freshq.queue.gauges import workers_slowed
-from freshq.queue.reading import newest_created
+from freshq.queue.reading import ValueTally, newest_created
 from freshq.queue.shared.measures import REFUSED
 from freshq.simulate.forecast import Forecaster, WaitingTasks
 
@@ -219,12 +219,14 @@ class Survey:
         complete: Whether it read all.
         by_status: Number of tasks by status.
         by_reason: Number of shed tasks by reason.
+        value: What tasks with values delivered and lost, as in `Stats`; empty if none has a value.
     """
 
     tasks: int
     complete: bool
     by_status: Mapping[str, int]
     by_reason: Mapping[str, int]
+    value: Mapping[str, float]
 
 
 class Passes(Generic[Found]):
@@ -291,17 +293,20 @@ class Surveyor(Passes[Survey]):
         self._tasks = 0
         self._statuses: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
+        self._values = ValueTally()
 
     @override
     def _count(self, task: Task) -> None:
         self._tasks += 1
+        self._values.add(task, task.status)
         self._statuses[task.status.value] += 1
         if task.status is TaskStatus.SHED:
             self._reasons[task.shed_reason.value if task.shed_reason else ShedReason.EXPIRED.value] += 1
 
     @override
     def _so_far(self, *, complete: bool) -> Survey:
-        return Survey(self._tasks, complete, dict(self._statuses), dict(self._reasons))
+        statuses, reasons = dict(self._statuses), dict(self._reasons)
+        return Survey(self._tasks, complete, statuses, reasons, self._values.sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,6 +533,11 @@ class PageSnapshot:
             "slowed": self.slowed,
             "stats": asdict(self.stats),
             "rates": self.rates(),
+            "value": {
+                "offered": self.pressure.value_offered_per_second,
+                "delivered": self.pressure.value_delivered_per_second,
+                "lost": self.pressure.value_lost_ratio,
+            },
             "probability_in_time": chance_in_time(self.forecast, self.pressure, paused=self.paused),
             "overloaded": self.pressure.overloaded,
             "forecast": forecast_lines(self.forecast, waiting=self.stats.pending > 0),
@@ -580,6 +590,7 @@ class PageSnapshot:
             "by_status": survey.by_status,
             "by_reason": dict(Counter(survey.by_reason) + Counter(self.turned_away)),
             "turned_away": sum(self.turned_away.values()),
+            "value": survey.value,
         }
 
 

@@ -8,7 +8,7 @@ import { showFates, showFigures, showGroups, showLeases, showPictureText, showQu
 import { Stack } from "./stack.js";
 import { act, Tasks } from "./tasks.js";
 
-const ORDERS = { lifo: "newest first", fifo: "oldest first", adaptive: "adaptive order" };
+const ORDERS = { lifo: "newest first", fifo: "oldest first", adaptive: "adaptive order", value: "most value first", deadline: "earliest deadline first" };
 const RETRY_MS = [500, 1000, 2000, 5000];
 const SCHEDULES_MS = 10_000;
 const TEXT_MS = 5_000;

@@ -30,6 +30,10 @@ export function showFigures(snapshot) {
   say("offered", rate(rates.offered));
   say("served", rate(rates.served));
   say("shed", rates.shed === null ? "–" : rate(rates.shed));
+  const { offered, delivered, lost } = snapshot.value;
+  byId("value-tile").hidden = offered === null;
+  say("value", rate(delivered));
+  say("value-note", `per second of ${rate(offered)} offered; ${percent(lost)} lost`);
   const forecast = Object.entries(snapshot.forecast);
   say("in-time", percent(snapshot.probability_in_time));
   say("in-time-note", snapshot.paused ? "claims are suspended" : forecast.length ? "forecast for tasks put next" : "of recent tasks");
@@ -83,6 +87,9 @@ export function showFates(survey) {
     ? `Shed by reason: ${reasons.map(([reason, tasks]) => `${reason} ${count(tasks)}`).join(", ")}${
       survey.turned_away ? `; ${count(survey.turned_away)} of them rejected by admission control` : ""}.`
     : "No shed tasks.");
+  const { value_delivered: delivered, value_lost: lost } = survey.value;
+  byId("values").hidden = delivered === undefined;
+  if (delivered !== undefined) say("values", `Value: ${rate(delivered)} delivered, ${rate(lost)} lost${delivered + lost ? ` (${percent(lost / (delivered + lost))})` : ""}.`);
 }
 
 export function showGroups({ rows: found, left_out: leftOut }) {
