@@ -184,3 +184,30 @@ def test_several_queues_and_tables_with_odd_names(postgres_engine: sa.Engine) ->
         assert total(queue) == 3
     finally:
         store.schema.metadata.drop_all(postgres_engine)
+
+
+def test_row_security_of_a_caller_takes_inserts(queue: Queue, postgres_engine: sa.Engine) -> None:
+    queue.claim()
+    with postgres_engine.begin() as connection:
+        for statement in (
+            "CREATE ROLE tenant LOGIN",
+            "GRANT SELECT, INSERT, UPDATE ON tasks, tasks_records, tasks_counts TO tenant",
+            "ALTER TABLE tasks ENABLE ROW LEVEL SECURITY",
+            "CREATE POLICY own_rows ON tasks USING (true)",
+        ):
+            connection.exec_driver_sql(statement)
+    try:
+        with psycopg.connect(
+            postgres_engine.url.set(drivername="postgresql", username="tenant").render_as_string()
+        ) as raw:
+            queue.put_many([{"payload": n} for n in range(3)], connection=raw)
+        assert total(queue) == 3
+    finally:
+        with postgres_engine.begin() as connection:
+            for statement in (
+                "DROP POLICY own_rows ON tasks",
+                "ALTER TABLE tasks DISABLE ROW LEVEL SECURITY",
+                "DROP OWNED BY tenant",
+                "DROP ROLE tenant",
+            ):
+                connection.exec_driver_sql(statement)

@@ -13,18 +13,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
+import sqlalchemy as sa
 from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
-    import sqlalchemy as sa
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
 
 # The server's timeout is shorter: its error says why, and keeps the connection usable.
 GRACE_SECONDS: Final = 1.0
+# Whether row security applies to this role's statements on a table.
+HAS_POLICIES: Final = sa.text("SELECT row_security_active(to_regclass(CAST(:of_table AS text)))")
 _LENT: Final[ContextVar[Any]] = ContextVar("freshq_lent")
 
 
@@ -83,13 +85,18 @@ def copy_rows(
 
 
 def copied_in(
-    connection: Any, insert: sa.Executable, statement: str, rows: Callable[[], Iterable[Sequence[Any]]]
+    connection: Any,
+    insert: sa.Executable,
+    table: str,
+    statement: str,
+    rows: Callable[[], Iterable[Sequence[Any]]],
 ) -> bool:
     """Copy rows in the transaction of a caller; return False, and do nothing, if its driver cannot.
 
     Args:
         connection: The Connection or Session of SQLAlchemy.
         insert: A statement on the same table, by which a Session chooses its connection.
+        table: Name of the table, quoted if need be.
         statement: The COPY.
         rows: Returns the rows.
     """
@@ -101,8 +108,9 @@ def copied_in(
     )
     if dialect.driver != "psycopg" or dialect.is_async or renames_tables:
         return False
-    if not connection.in_transaction():
-        connection.begin()  # as its first statement does
+    # It also begins the transaction, if this is its first statement. COPY takes no policies of rows.
+    if connection.scalar(HAS_POLICIES, {"of_table": table}):
+        return False
     with connection.connection.cursor() as cursor:
         copy_rows(statement, rows, cursor)
     return True

@@ -393,7 +393,11 @@ class SqlTasks(SqlPart):
             return False
         from freshq.stores.sql.postgresql import copied_in  # noqa: PLC0415 - needs the driver
 
-        copied = copied_in(connection, self.put_sql.put, self.put_sql.copy, partial(map, new_values, tasks))
+        sql, name = (
+            self.put_sql,
+            self.database.engine.dialect.identifier_preparer.format_table(self.schema.tasks),
+        )
+        copied = copied_in(connection, sql.put, name, sql.copy, partial(map, new_values, tasks))
         if copied:
             self.horizon.entered(tasks)
         return copied
