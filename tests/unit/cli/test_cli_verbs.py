@@ -363,6 +363,10 @@ def test_pressure_and_recovery(queue: Queue) -> None:
     shown = answer("pressure")
     assert (shown["probability_in_time"], shown["overloaded"]) == (1.0, False)
     assert "in time" in freshq("pressure").stdout
+    of_value = answer("pressure", "--value", "12")
+    assert (of_value["value"], of_value["probability_of_value"], of_value["by_value"]) == (12.0, 1.0, {})
+    assert "value 12" in freshq("pressure", "--value", "12").stdout
+    fails(2, "--value", "pressure", "--value", "0")
     assert answer("recover") == {"recovered": 0}
 
 
