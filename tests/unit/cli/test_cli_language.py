@@ -27,6 +27,7 @@ DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
     "cancel": ({*FILTERS, "task_ids", "yes"}, {"task_id"}),
     "redrive": ({*FILTERS, "all_dead", "yes", "current"}, {"where"}),
     "stats": ({"exact"}, set()),
+    "pressure": ({"value"}, set()),
     "purge": ({*FILTERS, "yes"}, {"confirm", "where"}),
     "configure": (
         {*StoredOptions.model_fields, *PassOptions.model_fields} - {"shards"},
