@@ -25,6 +25,19 @@ def outcomes(receipts: list[Any]) -> list[str]:
 
 
 class TestWhileItLives:
+    @pytest.mark.parametrize("order", ["lifo", "value"])
+    @pytest.mark.parametrize("change", [{"value": 20}, {"decay": "linear"}, {"priority": 3}, {"kind": "k"}])
+    def test_each_change_of_the_work_updates_it(
+        self, store: StoreUnderTest, change: dict[str, Any], order: str
+    ) -> None:
+        queue = store.queue(order=order, max_age_seconds=60)
+        queue.put("work", task_id="a", value=1)
+        assert queue.put("work", task_id="a", on_conflict="update").outcome is PutOutcome.DUPLICATE
+        assert queue.put("work", task_id="a", on_conflict="update", **change).outcome is PutOutcome.UPDATED
+        (claim,) = queue.claim()
+        assert {name: getattr(claim.task, name) for name in change} == change
+        assert queue.claim() == []
+
     def test_a_batch_has_an_outcome_for_each_task(self, queue: Queue) -> None:
         queue.put("old", task_id="b")
         tasks = [{"payload": "new", "task_id": name} for name in ("a", "b", "c")]

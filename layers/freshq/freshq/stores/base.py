@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Pro
 from freshq.errors import FreshqError, StoreError, quoted
 from freshq.model.answers import Claim, PutOutcome
 from freshq.model.task import LIVE, TaskStatus
+from freshq.policy.value import Decay
 from freshq.stores.notifier import Notifier
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _work(task: Task, now: float) -> tuple[object, ...]:
     """Return the fields that an update may change."""
     # Ignore a delay that has passed, whether or not the task was promoted.
     due = task.not_before if task.not_before is not None and task.not_before > now else None
-    return (task.payload, due, task.priority, task.group, task.kind)
+    return (task.payload, due, task.priority, task.group, task.kind, task.worth, task.decay or Decay.STEP)
 
 
 class DeadPlace(NamedTuple):
