@@ -174,9 +174,9 @@ def test_values_balance(pipeline: Pipeline, tmp_path: Path) -> None:
     lost = dict.fromkeys("23456", 0.0)
     assert delivered == {"0": 1.0, "1": 1.18, "8": 151.04, "7": None, "9": None, "plain": None} | lost
     total = table(summary, "ledger", "day")[-1]
-    put = 1 + 2 + 4 + 8 + 16 + 32 + 64 + 0.5 + 256 + 512 + 1
+    worth = 1 + 2 + 4 + 8 + 16 + 32 + 64 + 0.5 + 256 + 512 + 1
     assert {name: total[name] for name in ("valued", *VALUES, "value_difference", "difference")} == {
-        "valued": 10, "value_put": put, "value_delivered": 153.22, "value_decayed": 105.78,
+        "valued": 10, "value_put": worth, "value_delivered": 153.22, "value_decayed": 105.78,
         "value_late": 4.0, "value_failure": 8.0, "value_shed": 96.0, "value_cancelled": 16.0,
         "value_open": 513.5, "value_difference": 0.0, "difference": 0,
     }  # fmt: skip
@@ -186,7 +186,7 @@ def test_values_balance(pipeline: Pipeline, tmp_path: Path) -> None:
         "value_offered": 112.0, "value_delivered": 0.0, "value_lost": 96.0, "value_share": 0.0,
     }  # fmt: skip
     assert (kinds["kind of red"]["value_lost"], kinds[None]["value_lost"]) == (117.78, 0.0)
-    assert summary["value_offered"] == put
+    assert summary["value_offered"] == worth
     assert differing(summary, tmp_path / "in/*.json", tmp_path / "duckdb") == {}
 
 

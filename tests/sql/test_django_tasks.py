@@ -298,7 +298,9 @@ found = {
     "attempts": refusal(add.using, max_attempts=0),
     "age": refusal(add.using, max_age_seconds=-1),
     "older": refusal(add.using(max_age_seconds=7200).enqueue, 1),
-    "group": refusal(add.using(group="x" * 300).enqueue, 1),
+    "group": refusal(add.using, group="x" * 300),
+    "value": refusal(add.using, value=-1),
+    "decay": refusal(add.using, decay="sudden"),
     "unknown": refusal(add.using, colour="red"),
     "function": refusal(task, any),
     "no task": refusal(task(tasks.plain.function).enqueue, "x"),
@@ -316,7 +318,8 @@ def test_what_is_wrong_is_refused_before_anything_is_written(site: Site) -> None
     kinds = {name: kind for name, (kind, _) in found.items()}
     assert kinds == {
         **dict.fromkeys(("argument", "async", "unknown"), "Type"),
-        **dict.fromkeys(("nan", "bytes", "older", "group"), "Value"),
+        **dict.fromkeys(("nan", "bytes", "older"), "Value"),
+        **dict.fromkeys(("group", "value", "decay"), "InvalidTask"),
         **dict.fromkeys(("priority", "fraction", "queue", "name", "naive"), "InvalidTask"),
         **dict.fromkeys(("attempts", "age", "function", "context", "no task"), "InvalidTask"),
         "backend": "InvalidTaskBackend",
