@@ -1,13 +1,14 @@
 """Puts of several tasks on PostgreSQL: a COPY, if freshq made all ids."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
 import pytest
 import sqlalchemy as sa
+from psycopg.rows import dict_row
 from sqlalchemy import orm
 
 from freshq import NewTask, PutOutcome, Queue
@@ -186,28 +187,54 @@ def test_several_queues_and_tables_with_odd_names(postgres_engine: sa.Engine) ->
         store.schema.metadata.drop_all(postgres_engine)
 
 
-def test_row_security_of_a_caller_takes_inserts(queue: Queue, postgres_engine: sa.Engine) -> None:
-    queue.claim()
-    with postgres_engine.begin() as connection:
-        for statement in (
-            "CREATE ROLE tenant LOGIN",
-            "GRANT SELECT, INSERT, UPDATE ON tasks, tasks_records, tasks_counts TO tenant",
-            "ALTER TABLE tasks ENABLE ROW LEVEL SECURITY",
-            "CREATE POLICY own_rows ON tasks USING (true)",
-        ):
-            connection.exec_driver_sql(statement)
+@contextmanager
+def after(engine: sa.Engine, *statements: str, undo: Sequence[str]) -> Iterator[None]:
+    """Run a block after some statements, and others after it."""
+
+    def run(each: Sequence[str]) -> None:
+        with engine.begin() as connection:
+            for statement in each:
+                connection.exec_driver_sql(statement)
+
+    run(statements)
     try:
-        with psycopg.connect(
-            postgres_engine.url.set(drivername="postgresql", username="tenant").render_as_string()
-        ) as raw:
+        yield
+    finally:
+        run(undo)
+
+
+def test_row_security_of_a_caller_takes_inserts(queue: Queue, postgres_engine: sa.Engine) -> None:
+    """Freshq's own role must see every row."""
+    queue.claim()
+    with after(
+        postgres_engine,
+        "CREATE ROLE tenant LOGIN",
+        "GRANT SELECT, INSERT, UPDATE ON tasks, tasks_records, tasks_counts TO tenant",
+        "ALTER TABLE tasks ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY own_rows ON tasks USING (true)",
+        undo=[
+            "DROP POLICY own_rows ON tasks",
+            "ALTER TABLE tasks DISABLE ROW LEVEL SECURITY",
+            "DROP OWNED BY tenant",
+            "DROP ROLE tenant",
+        ],
+    ):
+        address = postgres_engine.url.set(drivername="postgresql", username="tenant").render_as_string()
+        with psycopg.connect(address, row_factory=dict_row) as raw:
             queue.put_many([{"payload": n} for n in range(3)], connection=raw)
         assert total(queue) == 3
-    finally:
-        with postgres_engine.begin() as connection:
-            for statement in (
-                "DROP POLICY own_rows ON tasks",
-                "ALTER TABLE tasks DISABLE ROW LEVEL SECURITY",
-                "DROP OWNED BY tenant",
-                "DROP ROLE tenant",
-            ):
-                connection.exec_driver_sql(statement)
+
+
+def test_a_view_in_place_of_the_table_takes_inserts(queue: Queue, postgres_engine: sa.Engine) -> None:
+    """Tools that change schemas without a pause put views before tables."""
+    queue.claim()
+    with after(
+        postgres_engine,
+        "ALTER TABLE tasks RENAME TO hidden",
+        "CREATE VIEW tasks AS SELECT * FROM hidden",
+        undo=["DROP VIEW tasks", "ALTER TABLE hidden RENAME TO tasks"],
+    ):
+        queue.put_many([{"payload": n} for n in range(3)])
+        with psycopg.connect(postgres_engine.url.set(drivername="postgresql").render_as_string()) as raw:
+            queue.put_many([{"payload": n} for n in range(3)], connection=raw)
+        assert total(queue) == 6

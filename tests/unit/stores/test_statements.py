@@ -12,7 +12,7 @@ from freshq.queue.claim import claim_request
 from freshq.queue.core import core_of
 from freshq.stores.lines import Choice
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.rows import COLUMNS, NEW_COLUMNS, new_values, row_of
+from freshq.stores.sql.rows import COLUMNS, NEW_COLUMNS, row_of
 from freshq.stores.sql.schema import schema
 from freshq.stores.sql.statements import HEAD, PARAMETER, ClaimStatements
 from freshq.stores.sql.tasks import PutStatements
@@ -86,8 +86,7 @@ def test_only_a_statement_that_returns_rows_is_read() -> None:
 @pytest.mark.parametrize(("table", "quoted"), [("tasks", "tasks"), ("Order", '"Order"')])
 def test_a_copy_names_every_column_that_a_new_task_may_set(dialect: str, table: str, quoted: str) -> None:
     tables = schema(table, dialect)
-    statement = PutStatements(tables, DIALECTS["postgresql"]).copy
-    assert statement == f"COPY {quoted} ({', '.join(NEW_COLUMNS)}) FROM STDIN"
+    copy_of = PutStatements(tables, DIALECTS["postgresql"]).copy_of
     left_out = {column.name for column in tables.tasks.columns} - {*NEW_COLUMNS}
     assert all(tables.tasks.c[name].nullable for name in left_out)
     queue = Queue.memory(order="value")
@@ -100,8 +99,14 @@ def test_a_copy_names_every_column_that_a_new_task_may_set(dialect: str, table: 
         new | {"parent": parent, "trace_context": f"00-{'1' * 32}-{'2' * 16}-01"},
     ):
         task = core.rules.lifecycle.created(core.parse(arguments), 1000.0, 1000.0)
-        row = row_of(task)
-        assert dict(zip(NEW_COLUMNS, new_values(task), strict=True)) == {n: row[n] for n in NEW_COLUMNS}
+        row, copy = row_of(task), copy_of([task])
+        assert (copy.table, copy.statement) == (
+            quoted,
+            f"COPY {quoted} ({', '.join(NEW_COLUMNS)}) FROM STDIN",
+        )
+        assert [dict(zip(NEW_COLUMNS, each, strict=True)) for each in copy.rows()] == [
+            {name: row[name] for name in NEW_COLUMNS}
+        ]
         assert {row[name] for name in left_out} == {None}
 
 

@@ -682,19 +682,19 @@ class Database:
 
     def write_rows(
         self,
-        write: Callable[[Any], int],
+        write: Callable[[Any], int | None],
         insert: PreparedStatement,
         rows: Callable[[], Sequence[Any]],
-    ) -> int:
-        """Write rows in one transaction, by a function that uses the driver; return their number.
+    ) -> int | None:
+        """Write rows in one transaction, by a function that uses the driver; return what it returned.
 
         Args:
-            write: Writes the rows with a cursor of the driver, and returns their number.
+            write: Writes the rows with a cursor of the driver; returns their number, or None if it cannot.
             insert: As in `execute_many`, for another try: the first one may have been committed.
             rows: Returns the rows for it.
         """
 
-        def run() -> int:
+        def run() -> int | None:
             pool: Any = self.engine.pool  # a StatementPool, as __init__ checked
             entry, cursor = pool.borrow()
             try:

@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import time
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
-import sqlalchemy as sa
+from psycopg.rows import tuple_row
 from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
+    import sqlalchemy as sa
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
 
 # The server's timeout is shorter: its error says why, and keeps the connection usable.
 GRACE_SECONDS: Final = 1.0
-# Whether row security applies to this role's statements on a table.
-HAS_POLICIES: Final = sa.text("SELECT row_security_active(to_regclass(CAST(:of_table AS text)))")
+# Whether COPY can write to a table: it takes no views, and no rules or policies of rows.
+CAN_COPY: Final = (
+    "SELECT relkind IN ('r', 'p') AND NOT relhasrules AND NOT row_security_active(oid) "
+    "FROM pg_class WHERE oid = to_regclass(%(of_table)s::text)"
+)
 _LENT: Final[ContextVar[Any]] = ContextVar("freshq_lent")
 
 
@@ -73,47 +78,49 @@ class BoundedConnection(psycopg.Connection[Any]):
             return result
 
 
-def copy_rows(
-    statement: str, rows: Callable[[], Iterable[Sequence[Any]]], cursor: psycopg.Cursor[Any]
-) -> int:
-    """Write rows by a COPY ... FROM STDIN; return their number. The server reads them while they are made."""
-    with cursor.copy(statement) as copy:
-        write = copy.write_row
-        for row in rows():
-            write(row)
-    return cursor.rowcount
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Rows to write by COPY.
 
-
-def copied_in(
-    connection: Any,
-    insert: sa.Executable,
-    table: str,
-    statement: str,
-    rows: Callable[[], Iterable[Sequence[Any]]],
-) -> bool:
-    """Copy rows in the transaction of a caller; return False, and do nothing, if its driver cannot.
-
-    Args:
-        connection: The Connection or Session of SQLAlchemy.
-        insert: A statement on the same table, by which a Session chooses its connection.
+    Attributes:
         table: Name of the table, quoted if need be.
-        statement: The COPY.
+        statement: COPY ... FROM STDIN.
         rows: Returns the rows.
     """
-    if not hasattr(connection, "exec_driver_sql"):
-        connection = connection.connection(bind_arguments={"clause": insert})
-    dialect, renames_tables = (
-        connection.dialect,
-        connection.get_execution_options().get("schema_translate_map"),
-    )
-    if dialect.driver != "psycopg" or dialect.is_async or renames_tables:
-        return False
-    # It also begins the transaction, if this is its first statement. COPY takes no policies of rows.
-    if connection.scalar(HAS_POLICIES, {"of_table": table}):
-        return False
-    with connection.connection.cursor() as cursor:
-        copy_rows(statement, rows, cursor)
-    return True
+
+    table: str
+    statement: str
+    rows: Callable[[], Iterable[Sequence[Any]]]
+
+    def write(self, cursor: psycopg.Cursor[Any]) -> int | None:
+        """Write the rows; return their number, or None if COPY cannot write to the table.
+
+        The server reads them while they are made.
+        """
+        cursor.execute(CAN_COPY, {"of_table": self.table})
+        if cursor.fetchone() != (True,):
+            return None
+        with cursor.copy(self.statement) as copy:
+            for row in self.rows():
+                copy.write_row(row)
+        return cursor.rowcount
+
+    def write_in(self, connection: Any, insert: sa.Executable) -> bool:
+        """Write the rows in the transaction of a caller; return False, having written none, if it cannot.
+
+        Args:
+            connection: The Connection or Session of SQLAlchemy.
+            insert: A statement on the same table, by which a Session chooses its connection.
+        """
+        if not hasattr(connection, "exec_driver_sql"):
+            connection = connection.connection(bind_arguments={"clause": insert})
+        dialect, options = connection.dialect, connection.get_execution_options()
+        if dialect.driver != "psycopg" or dialect.is_async or options.get("schema_translate_map"):
+            return False
+        if not connection.in_transaction():
+            connection.begin()  # as its first statement does
+        with connection.connection.cursor(row_factory=tuple_row) as cursor:
+            return self.write(cursor) is not None
 
 
 class _Lent:

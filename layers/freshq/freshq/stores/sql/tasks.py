@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import DeadPlace, OnConflict
     from freshq.stores.sql.database import Database, PreparedStatement
+    from freshq.stores.sql.postgresql import Copy
     from freshq.stores.sql.schema import Schema
 
 # Rows per transaction: enough to amortize the commit, few enough not to block other writers.
@@ -85,11 +86,13 @@ class PutStatements(Statements):
         """As `put`, but takes the values of `PUT_COLUMNS`."""
         return self.prepared(self.put, PUT_COLUMNS)
 
-    @cached_property
-    def copy(self) -> str:
-        """Copy tasks whose ids nobody else can have; takes the values of `NEW_COLUMNS`. PostgreSQL only."""
+    def copy_of(self, tasks: Sequence[Task]) -> Copy:
+        """Return the COPY of tasks whose ids nobody else can have. PostgreSQL only."""
+        from freshq.stores.sql.postgresql import Copy  # noqa: PLC0415 - needs the driver
+
         table = self.dialect.identifier_preparer.format_table(self.tasks)
-        return f"COPY {table} ({', '.join(NEW_COLUMNS)}) FROM STDIN"
+        statement = f"COPY {table} ({', '.join(NEW_COLUMNS)}) FROM STDIN"
+        return Copy(table, statement, partial(map, new_values, tasks))
 
     @cached_property
     def counts_new_rows(self) -> bool:
@@ -354,13 +357,15 @@ class SqlTasks(SqlPart):
 
     def _insert_many(self, tasks: Sequence[Task]) -> int:
         """Insert several tasks in one transaction; return how many were new, if the database counts them."""
-        sql = self.put_sql
-        if not self._can_copy(tasks):
-            return self.database.execute_many(sql.put_one, list(map(put_values, tasks)))
-        from freshq.stores.sql.postgresql import copy_rows  # noqa: PLC0415 - needs the driver
+        insert = self.put_sql.put_one
 
-        write = partial(copy_rows, sql.copy, partial(map, new_values, tasks))
-        return self.database.write_rows(write, sql.put_one, lambda: list(map(put_values, tasks)))
+        def values() -> list[tuple[Any, ...]]:
+            return list(map(put_values, tasks))
+
+        copied = None
+        if self._can_copy(tasks):
+            copied = self.database.write_rows(self.put_sql.copy_of(tasks).write, insert, values)
+        return self.database.execute_many(insert, values()) if copied is None else copied
 
     def _can_copy(self, tasks: Sequence[Task]) -> bool:
         """Return whether PostgreSQL may copy several tasks: only an INSERT passes over ids that are taken."""
@@ -391,13 +396,7 @@ class SqlTasks(SqlPart):
         """Copy new tasks in the transaction of a caller; return False if they must be inserted."""
         if not self._can_copy(tasks):
             return False
-        from freshq.stores.sql.postgresql import copied_in  # noqa: PLC0415 - needs the driver
-
-        sql, name = (
-            self.put_sql,
-            self.database.engine.dialect.identifier_preparer.format_table(self.schema.tasks),
-        )
-        copied = copied_in(connection, sql.put, name, sql.copy, partial(map, new_values, tasks))
+        copied = self.put_sql.copy_of(tasks).write_in(connection, self.put_sql.put)
         if copied:
             self.horizon.entered(tasks)
         return copied
