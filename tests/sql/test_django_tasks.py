@@ -476,6 +476,8 @@ found = {
     "on commit": problems({"ENQUEUE_ON_COMMIT": True}),
     "database": problems(FRESHQ={"DATABASE": "other"}),
     "project": problems(FRESHQ={"OPTIONS": {"max_attempts": 0, "history": True}}),
+    "list": problems(FRESHQ={"SCHEDULES": ["a schedule"]}),
+    "text": problems(FRESHQ={"OPTIONS": "max_attempts=3"}),
     "two": problems(TASKS={"default": {**other, "OPTIONS": {}}, "other": other}),
     "app": problems(INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes"]),
 }
@@ -502,6 +504,8 @@ def test_wrong_settings_are_found_by_the_checks(site: Site) -> None:
         "on commit": ["freshq.W001", "ENQUEUE_ON_COMMIT has no effect"],
         "database": ["freshq.E002", "DATABASE must be an alias"],
         "project": ["freshq.E002", "max_attempts: "],
+        "list": ["freshq.E002", "SCHEDULES must be a str, got a list"],
+        "text": ["freshq.E002", "OPTIONS must be a dict, got a str"],
         "two": ["freshq.E002", "the same OPTIONS"],
         "app": ["freshq.E001", "needs freshq's tables"],
     }

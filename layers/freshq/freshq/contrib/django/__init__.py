@@ -79,13 +79,7 @@ class Project:
         Raises:
             ImproperlyConfigured: If a key or a value is wrong.
         """
-        given = getattr(settings, "FRESHQ", {})
-        known = {name.upper(): name for name in cls.__dataclass_fields__}
-        if not isinstance(given, dict) or not given.keys() <= known.keys():
-            wrong = sorted(map(str, given.keys() - known.keys())) if isinstance(given, dict) else [given]
-            msg = f"FRESHQ: must be a dictionary with some of {', '.join(known)}; got {quoted(wrong[0])}"
-            raise ImproperlyConfigured(msg)
-        project = cls(**{known[key]: value for key, value in given.items()})
+        project = cls(**_checked(getattr(settings, "FRESHQ", {})))
         if project.database not in connections:
             msg = f"FRESHQ: DATABASE must be an alias in DATABASES, got {quoted(project.database)}"
             raise ImproperlyConfigured(msg)
@@ -137,6 +131,25 @@ class Project:
             return self.url
         given = self.connection.settings_dict
         return _file_address(given) if self.dialect == "sqlite" else _server_address(given, self.dialect)
+
+
+def _checked(given: Any) -> dict[str, Any]:
+    """Return the values of the setting `FRESHQ` by their names in `Project`.
+
+    Raises:
+        ImproperlyConfigured: If a key is unknown, or a value of the wrong type.
+    """
+    known = {name.upper(): name for name in Project.__dataclass_fields__}
+    if not isinstance(given, dict) or not given.keys() <= known.keys():
+        wrong = sorted(map(str, given.keys() - known.keys())) if isinstance(given, dict) else [given]
+        msg = f"FRESHQ: must be a dictionary with some of {', '.join(known)}; got {quoted(wrong[0])}"
+        raise ImproperlyConfigured(msg)
+    for key, value in given.items():
+        wanted = dict if key == "OPTIONS" else str
+        if not isinstance(value, wanted):  # which may be a secret
+            msg = f"FRESHQ: {key} must be a {wanted.__name__}, got a {type(value).__name__}"
+            raise ImproperlyConfigured(msg)
+    return {known[key]: value for key, value in given.items()}
 
 
 def task_backends() -> list[Mapping[str, Any]]:
