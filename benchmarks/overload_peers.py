@@ -212,6 +212,20 @@ def drive(
     return puts
 
 
+class Databases:
+    """New databases on a PostgreSQL server, one for each run."""
+
+    def __init__(self, server: Postgres) -> None:
+        """Make none yet."""
+        self._server, self._numbers = server, count()
+
+    def new(self, own: str) -> str:
+        """Return the address of a new database, as a queue of this name takes it."""
+        name = f"run{next(self._numbers)}"
+        where = new_database(self._server, name)
+        return self._server.url.replace("/postgres", f"/{name}") if own == "freshq" else where
+
+
 class Place:
     """The PostgreSQL server of the contenders, and the interpreter with the other queues."""
 
@@ -223,8 +237,8 @@ class Place:
             python: The interpreter.
             seconds: Length of a phase.
         """
-        self._server, self._python, self._seconds = server, python, seconds
-        self._databases, self._seeds = count(), Counter[tuple[str, str]]()
+        self._databases, self._python, self._seconds = Databases(server), python, seconds
+        self._seeds = Counter[tuple[str, str]]()
         self.versions: dict[str, str | None] = {}
 
     def measure(self, name: str, scenario_name: str) -> dict[str, Any] | None:
@@ -233,7 +247,7 @@ class Place:
         own = peer.partition("@")[0]
         python = sys.executable if own == "freshq" else self._python
         with tempfile.TemporaryDirectory() as folder:
-            where = f"{folder}/tasks.db" if own == "huey" else self._database(own)
+            where = f"{folder}/tasks.db" if own == "huey" else self._databases.new(own)
             self.versions[own] = fill_peer(python, peer, where, 0)
             if self.versions[own] is None:
                 return None
@@ -246,11 +260,6 @@ class Place:
             worker.end()
         outcome = Outcome(arrivals, puts, worker.runs, producer.left)
         return outcome.measures(self._seconds, len(scenario.loads))
-
-    def _database(self, own: str) -> str:
-        name = f"run{next(self._databases)}"
-        where = new_database(self._server, name)
-        return self._server.url.replace("/postgres", f"/{name}") if own == "freshq" else where
 
 
 def main(seeds: int = 2, seconds: float = 15.0, peers: str = sys.executable) -> None:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, product
+from itertools import product
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,9 +20,9 @@ from local.servers import Postgres
 
 from benchmarks import figures
 from benchmarks.figures import in_turns
-from benchmarks.overload_peers import SLOTS, Program
+from benchmarks.overload_peers import SLOTS, Databases, Program
 from benchmarks.peers import VALUES
-from benchmarks.worker import fill_peer, new_database
+from benchmarks.worker import fill_peer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ CONTENDERS: Final = {
 
 
 class Arrival(NamedTuple):
-    """A task: when it is put, in seconds from the start, and what it is worth."""
+    """The value of a task, and when it is put, in seconds from the start."""
 
     at: float
     value: float
@@ -91,23 +91,22 @@ def drive(producer: Program, tasks: Sequence[Arrival]) -> list[float]:
 
 @dataclass
 class Place:
-    """The PostgreSQL server of the contenders, and the interpreter with the other queues.
+    """Where the contenders run.
 
     Attributes:
-        server: The server; each run has its own database.
-        python: The interpreter.
+        databases: Gives each run a database of its own.
+        python: The interpreter in which other queues are installed.
         seconds: How long tasks are put.
         versions: The version of each queue; None if it is not installed.
     """
 
-    server: Postgres
+    databases: Databases
     python: str
     seconds: float
     versions: dict[str, str | None]
 
     def __post_init__(self) -> None:
-        """Number the databases and the seeds."""
-        self._databases = count()
+        """Begin with the first seed of each pair."""
         self._seeds = dict.fromkeys(product(CONTENDERS, LOADS), 0)
 
     def measure(self, name: str, load: float) -> float | None:
@@ -116,7 +115,7 @@ class Place:
         own = peer.partition("@")[0]
         python = sys.executable if own == "freshq" else self.python
         with tempfile.TemporaryDirectory() as folder:
-            where = f"{folder}/tasks.db" if own == "huey" else self._database(own)
+            where = f"{folder}/tasks.db" if own == "huey" else self.databases.new(own)
             self.versions[own] = fill_peer(python, peer, where, 0)
             if self.versions[own] is None:
                 return None
@@ -129,16 +128,11 @@ class Place:
             worker.end()
         return round(delivered(tasks, puts, worker.runs) / most_value(tasks, self.seconds), 4)
 
-    def _database(self, own: str) -> str:
-        name = f"run{next(self._databases)}"
-        where = new_database(self.server, name)
-        return self.server.url.replace("/postgres", f"/{name}") if own == "freshq" else where
-
 
 def main(seeds: int = 2, seconds: float = 16.0, peers: str = sys.executable) -> None:
     """Measure all contenders under each load, in turns."""
     with Postgres() as server:
-        place = Place(server, peers, seconds, {})
+        place = Place(Databases(server), peers, seconds, {})
         found = in_turns({pair: partial(place.measure, *pair) for pair in product(CONTENDERS, LOADS)}, seeds)
     shares: dict[str, dict[str, Any]] = {}
     for (name, load), each in found.items():
