@@ -105,7 +105,11 @@ class StartedCoroutine(Future[Any]):
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the coroutine, in the thread of its loop."""
-        self._task = task = self._context.run(loop.create_task, self._coroutine)
+        try:
+            self._task = task = self._context.run(loop.create_task, self._coroutine)
+        except Exception as error:  # noqa: BLE001 - the application's task factory may raise anything
+            self.fail(error)
+            return
         if self.cancelled():
             task.cancel()
         task.add_done_callback(self._end)

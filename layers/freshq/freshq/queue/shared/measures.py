@@ -147,15 +147,13 @@ class FlowMeter:
         with self._lock:
             self._counter.offered(now, len(tasks))
             self._counter.offered_for(now, [task.stale_at - task.created for task in tasks])
-            if self.counts_values:
-                for task in tasks:
-                    self._counter.valued(now, task.worth, PUT_OF_BAND)
             for task in tasks:
+                if self.counts_values:
+                    self._counter.valued(now, task.worth, PUT_OF_BAND)
                 # `Task.has_value`, without a call: most tasks have none.
                 if task.value is not None or task.decay is not None:
                     self._counter.valued_put(now, task.worth)
-            if self._counts_groups:
-                for task in tasks:
+                if self._counts_groups:
                     self._counter.offered_by(task.group, now)
         if now >= self._flush_at:
             self._flush_or_begin(now)
@@ -171,12 +169,13 @@ class FlowMeter:
         """
         with self._lock:
             self._counter.ended(now, work_seconds, in_time=in_time)
-            if in_time is not None and self._counts_groups:
-                self._counter.served_by(task.group, now, work_seconds)
-            if in_time and self.counts_values:
-                self._counter.valued(now, task.worth, IN_TIME_OF_BAND)
-            if in_time is not None and (task.value is not None or task.decay is not None):
-                self._counter.valued_done(now, task.worth, task.value_at(now), in_time=in_time)
+            if in_time is not None:
+                if self._counts_groups:
+                    self._counter.served_by(task.group, now, work_seconds)
+                if in_time and self.counts_values:
+                    self._counter.valued(now, task.worth, IN_TIME_OF_BAND)
+                if task.value is not None or task.decay is not None:
+                    self._counter.valued_done(now, task.worth, task.value_at(now), in_time=in_time)
         # An attempt that will be repeated is written with the next count, since it is not worth its own
         # write.
         if in_time is not None and now >= self._flush_at:

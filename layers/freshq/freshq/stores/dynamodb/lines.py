@@ -192,7 +192,9 @@ class DynamoLines(DynamoCounts):
         self, request: ClaimRequest, work: Callable[[LineReader[Any]], Iterator[Any]]
     ) -> list[Task]:
         reader = DynamoReader(self, request, self.known_heads)
-        tasks = Taking(self, request, reader).take(_anew(reader, work))
+        # Only plans use known lines.
+        found = work(reader) if request.plan is None else _anew(reader, work)
+        tasks = Taking(self, request, reader).take(found)
         least = MIN_CLOSING_LINES if len(tasks) == request.limit else 1
         self.line_records.close_empty(request.queue, request.clock, least)
         return tasks
