@@ -288,7 +288,7 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskSta
 
 
 class _Beside:
-    """Keeps the clock, run, JSON texts and origin of a task beside its fields; copies lack them."""
+    """Keeps what a task knows beside its fields: clock, run, JSON texts, origin. Copies do not have it."""
 
     __slots__ = ("_clock", "_handle", "_has_made_id", "_payload_text", "_result_text")
 
@@ -398,16 +398,16 @@ class Task(_Beside, Generic[PayloadT]):
 
     @property
     def has_value(self) -> bool:
-        """Whether it was put with a value, or with one that falls; other tasks are worth 1."""
+        """Whether it was put with a value or a decay."""
         return self.value is not None or self.decay is not None
 
     @property
     def worth(self) -> float:
-        """Its value, or that of a task that was put without one."""
+        """Its value; 1 if it was put without one."""
         return DEFAULT_VALUE if self.value is None else self.value
 
     def value_at(self, moment: float) -> float:
-        """Return what it is worth if it is done at a moment in seconds; 0 after its deadline."""
+        """Return what the task is worth if it is done at a time in seconds: nothing after its deadline."""
         deadline = inf if self.deadline is None else self.deadline
         return value_at(moment, self.worth, self.created, deadline, decays=self.decay == Decay.LINEAR)
 
@@ -588,7 +588,7 @@ def keep_run(copy: Task[Any], task: Task[Any]) -> None:
 
 
 def keep_put(task: Task, payload_text: str, *, has_made_id: bool) -> Task:
-    """Return a new task that keeps what saves stores work.
+    """Return a new task that keeps what stores need not compute again.
 
     Args:
         task: The task.
@@ -601,7 +601,7 @@ def keep_put(task: Task, payload_text: str, *, has_made_id: bool) -> Task:
 
 
 def keep_origin(copy: Task[Any], task: Task[Any]) -> Task[Any]:
-    """Return a copy of a new task that is put in its place."""
+    """Return a copy that is put in place of a new task, with what that one keeps."""
     return keep_put(copy, task.payload_text, has_made_id=has_made_id(task))
 
 

@@ -328,12 +328,12 @@ PUT_OF_BAND: Final = "b"
 IN_TIME_OF_BAND: Final = "i"
 # The share of the tasks below the price that may still be served.
 HARDLY_SERVED: Final = 0.02
-# Smaller differences of a chance from 0 or 1 make no class of their own.
+# Chances closer to 0 or 1 than this count as one class.
 RARE: Final = 0.1
 # Prefixes of two more counts of a group: tasks served, and the microseconds that they took.
 DONE: Final = "n"
 TOOK: Final = "t"
-# Sums by which the tasks put, done, and done in time are worth more than the default, or less.
+# Names of the sums by which tasks put, done, and done in time are worth more or less than the default.
 VALUE_PUT: Final = "value_put"
 VALUE_DONE: Final = "value_done"
 VALUE_DELIVERED: Final = "value_delivered"
@@ -661,16 +661,16 @@ class FlowCounter:
         self.counts(floor(now / self.window_seconds))[f"{what}{band_of(value) + BAND_OFFSET}"] += 1
 
     def valued_put(self, now: float, value: float) -> None:
-        """Count what a task is worth that was put with a value or a decay."""
+        """Count the value of a task that was put with a value or a decay."""
         self._add_value(now, VALUE_PUT, value)
 
     def valued_done(self, now: float, value: float, delivered: float, *, in_time: bool) -> None:
-        """Count what such a task is worth that was done, and what it still was.
+        """Count the value of such a task that was done, and what was left of it.
 
         Args:
             now: When it was done, in seconds.
             value: Its value.
-            delivered: What is left of it.
+            delivered: The value that was left.
             in_time: Whether it was done in time.
         """
         self._add_value(now, VALUE_DONE, value)
@@ -678,7 +678,7 @@ class FlowCounter:
             self._add_value(now, VALUE_DELIVERED, delivered)
 
     def _add_value(self, now: float, what: str, value: float) -> None:
-        """Add the difference to a task without a value, so that those need no count."""
+        """Count by how much a value differs from the default, so that tasks without a value need no count."""
         more, counts = value - DEFAULT_VALUE, self.counts(floor(now / self.window_seconds))
         if more > LARGE_VALUE:
             counts[what] += round(more)

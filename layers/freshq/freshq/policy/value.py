@@ -45,12 +45,12 @@ MIN_TIMES: Final = 5
 # An average follows about the last hundred services.
 NEW_SHARE: Final = 0.02
 AVERAGED: Final = 100
-# A line has times of its own if its average is so many standard errors from that of all lines: of a thousand
-# lines that do not differ, about five seem to.
+# A line gets service times of its own if its average is this many standard errors from the average of all
+# lines. About five of a thousand lines pass this test by chance.
 SURE_DEVIATIONS: Final = 3.0
-# And if it differs by this share. Lines that hardly differ are equals, of which the newest task is served.
+# The averages must also differ by this share: among lines that are nearly alike the newest task is served.
 CLEAR_DIFFERENCE: Final = 0.1
-# Lines whose averages are kept.
+# Number of lines whose averages are kept.
 MAX_LINES: Final = 1_000
 # The margin of a plan in standard deviations: nine in ten exponential service times are shorter.
 SAFE_DEVIATIONS: Final = 1.3
@@ -89,7 +89,7 @@ def least_of(band: int) -> float:
 
 
 def value_at(moment: float, value: float, created: float, deadline: float, *, decays: bool) -> float:
-    """Return what a task is worth if it is done at a moment; 0 after its deadline.
+    """Return what a task is worth if it is done at a moment: nothing after its deadline.
 
     Args:
         moment: When it is done, in seconds.
@@ -181,7 +181,7 @@ KeyT = TypeVar("KeyT")
 
 
 class LineTimes(NamedTuple):
-    """How long the services of the tasks of a line take.
+    """How long it takes to serve a task of a line.
 
     Attributes:
         mean_seconds: The average; 0 if it is not known.
@@ -200,14 +200,14 @@ UNKNOWN: Final = LineTimes()
 class _Schedule:
     """Tasks that are all done in time, the nearest deadline first.
 
-    Counted from 0, task k ends after its own service and a `1 / slots` share of the services before it: one
-    slot is free now, and the others become free one after the other.
+    A task ends after its own service and a `1 / slots` share of the services before it: one slot is free now,
+    and the others become free in turn.
     """
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._left: list[float] = []
-        # Of each task: its service, and the time by which it could end later.
+        # For each task: the length of its service, and by how much it could end later.
         self._seconds: list[float] = []
         self._slack: list[float] = []
 
@@ -230,7 +230,7 @@ class _Schedule:
         return True
 
     def can_wait(self, seconds: float) -> bool:
-        """Return whether all tasks are in time if another one of this length precedes them."""
+        """Return whether all tasks are still in time behind another one of this length."""
         return min(self._slack, default=0.0) >= seconds / self._slots
 
     def __len__(self) -> int:
@@ -257,7 +257,7 @@ class Ranked(Generic[HeadT]):
 
     @classmethod
     def of(cls, head: HeadT, of_class: ValueClass, times: LineTimes, now: float) -> Self:
-        """Return a task of a class, with the times of its line, at a time in seconds."""
+        """Return a task at a time in seconds, given its class and the service times of its line."""
         deadline = math.inf if head.deadline is None else head.deadline
         decays = of_class.decay is Decay.LINEAR and head.deadline is not None
         worth = of_class.value
@@ -267,7 +267,7 @@ class Ranked(Generic[HeadT]):
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Sorts the dearest second of service first; among equals the newest, with the latest deadline."""
+        """Sorts the highest value per second of service first; among equals the latest deadline."""
         return -self.worth / (self.times.mean_seconds or 1.0), -self.left_seconds
 
 
@@ -455,14 +455,14 @@ class Average:
         self.variance = (1 - weight) * (self.variance + weight * difference * difference)
 
     def differs_from(self, of_all: Average) -> bool:
-        """Return whether the average is clearly another one, and not only by chance."""
+        """Return whether the average is clearly different, and not just by chance."""
         shares = sum(1 / min(each.count, AVERAGED) for each in (self, of_all))
         error_seconds = math.sqrt(of_all.variance * shares)
         least_seconds = max(CLEAR_DIFFERENCE * of_all.mean_seconds, SURE_DEVIATIONS * error_seconds)
         return abs(self.mean_seconds - of_all.mean_seconds) > least_seconds
 
     def times(self, slots: int) -> LineTimes:
-        """Return the times of services in one of some slots."""
+        """Return the service times of tasks that share a number of slots."""
         margin_seconds = SAFE_DEVIATIONS * math.sqrt(self.variance)
         safe_seconds = self.mean_seconds + margin_seconds
         if slots > 1:
@@ -476,7 +476,7 @@ class ServiceTimes(Generic[KeyT]):
     def __init__(self) -> None:
         """Start with nothing known."""
         self._of_all = Average()
-        # By line: its group and the code of its class. The line served last comes last.
+        # By line, which is a group and a class; the line served last comes last.
         self._of_lines: OrderedDict[Hashable, Average] = OrderedDict()
         # When each running task was claimed; the last claimed task last.
         self._running: dict[KeyT, float] = {}
@@ -508,9 +508,9 @@ class ServiceTimes(Generic[KeyT]):
         return max(limit, *self._slots, 1)
 
     def times(self, line: Hashable, slots: int) -> LineTimes:
-        """Return how long the services of a line take, in one of some slots.
+        """Return how long services take for the tasks of a line, given the number of slots.
 
-        These are the times of all lines, unless those of the line are known to differ.
+        They are those of the whole queue, unless the line clearly differs.
         """
         if self._of_all.count < MIN_TIMES:
             return UNKNOWN

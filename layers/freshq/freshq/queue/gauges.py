@@ -46,7 +46,7 @@ def snake_case(name: str) -> str:
 
 
 def gauges(stats: Stats, pressure: Pressure, *, paused: bool, slowed: int = 0) -> dict[str, float]:
-    """Return the state of a queue as metrics, without ages of empty states and without values if it has none.
+    """Return the state of a queue as metrics; ages of empty states and values that no task has are left out.
 
     Args:
         stats: Its counts.

@@ -607,7 +607,7 @@ class PlannedGroup:
             new_plan: What chooses among the tasks.
             new_line: Returns an empty line.
             line_of: Returns the group and the class of a task.
-            times: What was learned of the service.
+            times: The service times seen so far.
         """
         self._new_plan = new_plan
         self._new_line = new_line

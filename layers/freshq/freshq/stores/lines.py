@@ -338,7 +338,7 @@ class ServiceMeter:
             return self._times.slots(limit)
 
     def times(self, line: Line, slots: int) -> LineTimes:
-        """Return how long the services of a line take, in one of some slots."""
+        """Return how long services take for the tasks of a line, given the number of slots."""
         with self._lock:
             return self._times.times((line.group, line.of_class), slots)
 
@@ -349,7 +349,7 @@ class NewPlan(NamedTuple):
     Attributes:
         kind: Its class.
         slots: How many tasks are served at the same time.
-        meter: Knows how long the services of a line take.
+        meter: Knows the service times of each line.
     """
 
     kind: type[Plan]

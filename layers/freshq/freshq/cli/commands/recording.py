@@ -458,7 +458,7 @@ def _what(found: Advice, goal: Objective) -> str:
 
 
 def _in_time(compared: Compared, instead_of: float | None = None) -> str:
-    """Return the share in time beside that of the value; empty if only one of them is judged."""
+    """Return the share of tasks in time, for settings judged by value; otherwise an empty text."""
     if compared.in_time_share is None:
         return ""
     today = "" if instead_of is None else f" instead of {instead_of:.1%}"
