@@ -165,3 +165,20 @@ def test_a_series_of_calls_is_followed_by_one_call_for_all() -> None:
     wait_until(lambda: len(happened) > 3 and happened[-1] == "all")
     assert [each for each in happened if each != "all"] == ["a", "b", "c"]
     calls.close()
+
+
+def test_a_task_factory_that_fails_ends_the_run_and_the_next_one_starts(own: Loop) -> None:
+    async def work() -> str:
+        return "done"
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise KeyError("no task today")
+
+    release = own.hold()
+    own.loop.set_task_factory(refuse)
+    refused = [started_on(own.get, work) for _ in range(2)]
+    release.set()
+    for each in refused:
+        assert isinstance(each.exception(PATIENCE_SECONDS), NotStarted)
+    own.loop.set_task_factory(None)
+    assert started_on(own.get, work).result(PATIENCE_SECONDS) == "done"
