@@ -6,6 +6,8 @@
 import { colours, FONT, prepared } from "./canvas.js";
 import { span } from "./format.js";
 
+// What happens to the newest tasks; by value and by deadline, age does not decide it.
+const TOP_OF_ORDER = { lifo: "↑ claimed first", adaptive: "↑ claimed first", fifo: "put here, claimed last" };
 const LEFT = 66, RIGHT = 16, TOP = 30, ZONE = 62;
 const MARK_HEIGHT = 6, LANE = 24;
 const LEAVE_MS = 500, FALL_MS = 900, ENTER_MS = 250;
@@ -95,7 +97,6 @@ export class Stack {
   #frame(context, width, height, line, y) {
     const shown = colours();
     const horizon = this.#snapshot.horizon_seconds;
-    const newestFirst = this.#queue.order !== "fifo";
     context.fillStyle = shown.soft;
     if (this.#queue.has_deadline) {
       context.globalAlpha = 0.8;
@@ -120,7 +121,7 @@ export class Stack {
     }
     context.textAlign = "left";
     context.fillStyle = shown.muted;
-    context.fillText(newestFirst ? "↑ claimed first" : "put here, claimed last", LEFT, 12);
+    context.fillText(TOP_OF_ORDER[this.#queue.order] ?? "put here", LEFT, 12);
     if (!this.#queue.has_deadline) return;
     context.strokeStyle = shown["fate-shed"];
     context.lineWidth = 2;
