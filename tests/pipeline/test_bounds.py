@@ -1,6 +1,5 @@
 """The driver holds a bounded amount, whatever the number of events; above a bound Spark does the work."""
 
-import ast
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 from pyarrow.dataset import dataset
 from pyspark.sql import SparkSession
 
-import freshq_pipeline
 from freshq_pipeline.gold import figures, silver_days
 from freshq_pipeline.gold.totals import SCHEMA, TOTAL, VIOLATIONS
 from freshq_pipeline.schemas import TOTALS
@@ -18,63 +16,6 @@ from freshq_pipeline.storage import folder
 from freshq_pipeline.storage.days import DAY_US, HOUR_US, Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State, silver_path
-
-# Functions that bring rows into the driver, with the bounds of their rows.
-BOUNDS = {
-    "gold.build._inverted": "days of at most FEW_STEPS steps",
-    "gold.build._others": "days, queues and groups",
-    "gold.chains._chains_in": "chains of a batch, on an executor",
-    "gold.figures._new_by_spark": "queues",
-    "gold.figures._new_violations": "VIOLATIONS_HERE",
-    "gold.figures._violating": "VIOLATIONS_HERE",
-    "gold.figures._waits": "queues and histogram classes",
-    "gold.figures.figures": "days, queues, groups and histogram classes",
-    "gold.inversions.chunks": "rows over GROUP_ROWS",
-    "gold.inversions.inversions_here": "FEW_STEPS",
-    "gold.open_hours._opened": "hours",
-    "gold.open_hours._surveyed": "hours",
-    "gold.silver_days._days_that_share": "ids in SILVER_HERE_BYTES",
-    "gold.silver_days.created_hours": "hours",
-    "gold.silver_days._pairs": "pairs of days",
-    "gold.silver_days.starts_us": "queues",
-    "ingest.groups.in_groups": "files",
-    "ingest.silver._quarantine": "reasons, and damaged files",
-    "ingest.silver._unknown_fields": "MAX_UNKNOWN_FIELDS",
-    "ingest.sound_files._by_day": "days",
-    "replays.record.recorded": "queues",
-    "replays.record.recorded_loads": "queues",
-    "replays.replaying._read": "MAX_TASKS",
-    "replays.replaying.replay": "queues",
-    "replays.scenarios._simulated": "scenarios",
-    "report.evidence.events_of": "events of MAX_VIOLATIONS tasks",
-    "report.sections.chain_section": "hops",
-    "report.sections.shed_counts": "queues, groups and reasons",
-    "report.tables.all": "days and queues",
-    "report.tables.first": "rows shown",
-    "report.tables.largest": "rows shown",
-    "report.time_steps._ends": "a day of a short recording",
-    "report.time_steps._lists": "steps of time",
-    "report.time_steps.by_minute": "steps of time",
-    "report.time_steps.short_recording": "a day of a short recording",
-    "runs.stream.run": "files in a batch",
-}
-CALLS = {"collect", "toArrow", "toPandas", "toLocalIterator", "to_table", "to_pandas", "to_pylist"}
-
-
-def test_each_call_that_brings_rows_to_the_driver_has_a_bound() -> None:
-    root = Path(freshq_pipeline.__file__).parent
-    found = set()
-    for file in root.rglob("*.py"):
-        module = ".".join(file.relative_to(root).with_suffix("").parts)
-        for function in ast.walk(ast.parse(file.read_text())):
-            if isinstance(function, ast.FunctionDef) and any(
-                isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Attribute)
-                and call.func.attr in CALLS
-                for call in ast.walk(function)
-            ):
-                found.add(f"{module}.{function.name}")
-    assert found == BOUNDS.keys()
 
 
 def add(spark: SparkSession, out: Folder, state: State, run_id: str, ids: dict[int, list[str]]) -> None:
