@@ -123,10 +123,14 @@ class Work:
 
     def check(self, path: str) -> int:
         """Return the status of a health check."""
+        return self.page(path)[0]
+
+    def page(self, path: str) -> tuple[int, str]:
+        """Return the status and the text of a page beside the health checks."""
         port = self.first("started")["health_port"]
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS) as answer:
-                return int(answer.status)
+                return int(answer.status), answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
-                return error.code
+                return error.code, error.read().decode()

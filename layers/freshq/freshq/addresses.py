@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
 
 Converters = dict[str, "Callable[[str], object]"]
-TELEMETRY: Final = "opentelemetry"
+TELEMETRY: Final = "opentelemetry or prometheus"
 # How an address writes a switch.
 SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False, "true": True, "false": False}
 DEFAULT_TABLE: Final = "tasks"
@@ -50,12 +50,16 @@ def telemetry_named(name: str) -> Telemetry:
         ValueError: If no telemetry has this name.
         MissingExtra: If its extra is not installed.
     """
-    if name != TELEMETRY:
-        msg = f"must be {TELEMETRY}, got {quoted(name)}"
-        raise ValueError(msg)
-    from freshq.telemetry.otel import OpenTelemetry
+    if name == "opentelemetry":
+        from freshq.telemetry.otel import OpenTelemetry
 
-    return OpenTelemetry()
+        return OpenTelemetry()
+    if name == "prometheus":
+        from freshq.telemetry.prometheus import Prometheus
+
+        return Prometheus()
+    msg = f"must be {TELEMETRY}, got {quoted(name)}"
+    raise ValueError(msg)
 
 
 def _converters(options: type[BaseModel]) -> Converters:

@@ -16,9 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli.commands.metrics import metrics_server, prometheus_name
+from freshq.cli.commands.metrics import metrics_server
 from freshq.cli.main import app
 from freshq.queue.gauges import GAUGES, gauges
+from freshq.telemetry.prometheus import prometheus_name
 from freshq.testing import FaultyStore
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS

@@ -23,7 +23,7 @@ from freshq.addresses import open_queue, open_together, with_connections
 from freshq.cli.commands import supervisor
 from freshq.cli.commands import supervisor as process
 from freshq.cli.commands.supervisor import Child, Supervisor, exit_status_of
-from freshq.cli.commands.work import HealthServer, LoopLimits, is_live, is_ready
+from freshq.cli.commands.work import HealthServer, LoopLimits, is_live, is_ready, metrics_page
 from freshq.cli.errors import OneLineLog
 from freshq.cli.main import app
 from freshq.cli.process import (
@@ -442,7 +442,7 @@ class TestHealth:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             with refused("health_port"):
-                HealthServer("127.0.0.1", port, self.limits, list)
+                HealthServer("127.0.0.1", port, self.limits, list, metrics_page)
 
 
 def test_a_worker_that_waits_for_its_store_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

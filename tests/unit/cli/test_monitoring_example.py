@@ -13,12 +13,14 @@ from botocore.validate import validate_parameters
 from samtranslator.yaml_helper import yaml_parse
 
 from freshq.aws.observability import metrics
-from freshq.cli.commands.metrics import prometheus_name
 from freshq.queue.gauges import GAUGES
+from freshq.telemetry.prometheus import COUNTERS, HISTOGRAMS, SHED, prometheus_name
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FOLDER = EXAMPLES / "monitoring"
-SERVED = {prometheus_name(name) for name in GAUGES}
+COUNTED = {f"{prometheus_name(name)}_total" for name in (*COUNTERS, SHED)}
+SERVED = {prometheus_name(name) for name in GAUGES} | COUNTED
+SERVED |= {f"{prometheus_name(name)}_bucket" for name in HISTOGRAMS}
 
 
 def used(text: str) -> set[str]:

@@ -6,6 +6,7 @@ from freshq import Queue
 from freshq.policy import AdmissionLimit
 from freshq.policy.reserve import MOST_KEPT, KindTimes
 from freshq.policy.rules import OverloadRules
+from freshq.policy.shedding import ShedReason
 from freshq.queue.shared.measures import KEPT_SECONDS, FlowMeter, SharedReserve
 from freshq.stores.memory import MemoryStore
 from freshq.testing import make_task
@@ -37,7 +38,7 @@ def test_counts_are_written_every_five_seconds(store: MemoryStore, meter: FlowMe
 def test_they_are_kept_for_the_next_window_and_a_minute(store: MemoryStore, meter: FlowMeter) -> None:
     kept = []
     for minute in range(5):
-        meter.shed_early(NOON + 60 * minute, 2)
+        meter.shed_early(NOON + 60 * minute, ShedReason.CODEL, 2)
         meter.flush(NOON + 60 * minute)
         kept.append(store.read_counts("q", RECORD).get("shed_early", 0))
     # A store deletes what expired a minute before the newest expires.
@@ -77,11 +78,11 @@ def test_a_process_keeps_five_thousand_service_times_until_they_are_used(
 
 
 def test_a_child_leaves_unwritten_counts_to_its_parent(store: MemoryStore, meter: FlowMeter) -> None:
-    meter.shed_early(NOON, 2)
+    meter.shed_early(NOON, ShedReason.CODEL, 2)
     meter.forget_parent()
     assert meter.is_unused
     meter.flush(NOON)
     assert store.read_counts("q", RECORD) == {}
-    meter.shed_early(NOON + 1, 1)
+    meter.shed_early(NOON + 1, ShedReason.CODEL, 1)
     meter.flush(NOON + 1)
     assert store.read_counts("q", RECORD)["shed_early"] == 1

@@ -128,7 +128,9 @@ def test_a_full_portion_of_tidying_leaves_more_to_do(shared: Shared) -> None:
         queue.put("work", task_id=task_id)
         queue.cancel(task_id)
     shared.clock.advance(10 * 86_400)
-    tidying = Upkeep(shared.store, queue.name, lambda: core_of(queue).lifecycle, queue.admin.now)
+    tidying = Upkeep(
+        shared.store, queue.name, lambda: core_of(queue).lifecycle, queue.admin.now, lambda _dead, _now: None
+    )
     assert tidying.portion(2) == Portion(moved=0, more=True)
     assert tidying.portion(2) == Portion(moved=0, more=False)
     assert list(queue.list()) == []

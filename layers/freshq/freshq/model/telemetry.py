@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import traceback
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from freshq.errors import FreshqError
     from freshq.model.answers import Claim, Receipt
     from freshq.model.task import Task, Verb
+    from freshq.policy.shedding import ShedReason
 
 _NOTHING = nullcontext()
 logger = logging.getLogger(__name__)
@@ -114,6 +115,37 @@ class Telemetry:
         """Return the scope of a run that begins."""
         return RunScope(task)
 
+    def shed(self, queue: str, reason: ShedReason, tasks: int) -> None:
+        """Receive a number of tasks that this process shed, or found to be past their deadlines."""
+
+    def exhausted(self, tasks: Sequence[Task]) -> None:
+        """Receive tasks that this process made dead letters, because their last leases had expired."""
+
+
+_EVERYWHERE: Final[list[Telemetry]] = []
+
+
+@contextmanager
+def everywhere(telemetry: Telemetry) -> Iterator[None]:
+    """Let telemetry also receive the verbs of each queue that is opened inside the block."""
+    _EVERYWHERE.append(telemetry)
+    try:
+        yield
+    finally:
+        _EVERYWHERE.remove(telemetry)
+
+
+def telemetries(own: Telemetry) -> tuple[Telemetry, ...]:
+    """Return all telemetry of a queue with telemetry of its own; of several of one class the first."""
+    found = {type(each): each for each in (*reversed(_EVERYWHERE), own)}
+    return tuple(each for kind, each in reversed(found.items()) if kind is not Telemetry)
+
+
+def observer_of(several: Sequence[Telemetry]) -> Telemetry | None:
+    """Return telemetry that passes each call on to several, and only logs their errors; None for none."""
+    each = [guarded(telemetry) for telemetry in several]
+    return _Together(each) if len(each) > 1 else next(iter(each), None)
+
 
 def guarded(telemetry: Telemetry) -> Telemetry:
     """Return telemetry that does the same, but only logs its own errors."""
@@ -194,12 +226,59 @@ class GuardedTelemetry(Telemetry):
         return self._failures.block("settle", lambda: self._telemetry.settle(span))
 
     @override
+    def shed(self, queue: str, reason: ShedReason, tasks: int) -> None:
+        with self._failures.caught("shed"):
+            self._telemetry.shed(queue, reason, tasks)
+
+    @override
+    def exhausted(self, tasks: Sequence[Task]) -> None:
+        with self._failures.caught("exhausted"):
+            self._telemetry.exhausted(tasks)
+
+    @override
     def run(self, task: Task) -> RunScope:
         try:
             return _GuardedScope(self._telemetry.run(task), task, self._failures)
         except Exception as error:  # noqa: BLE001 - logged
             self._failures.note("run", error)
             return RunScope(task)
+
+
+class _Together(Telemetry):
+    """Passes every verb on to several; runs are only for the queue's own telemetry."""
+
+    def __init__(self, each: Sequence[Telemetry]) -> None:
+        self._each = each
+
+    @override
+    def put(self, span: PutSpan) -> AbstractContextManager[object]:
+        return _in_all(telemetry.put(span) for telemetry in self._each)
+
+    @override
+    def claim(self, span: ClaimSpan) -> AbstractContextManager[object]:
+        return _in_all(telemetry.claim(span) for telemetry in self._each)
+
+    @override
+    def settle(self, span: SettleSpan) -> AbstractContextManager[object]:
+        return _in_all(telemetry.settle(span) for telemetry in self._each)
+
+    @override
+    def shed(self, queue: str, reason: ShedReason, tasks: int) -> None:
+        for telemetry in self._each:
+            telemetry.shed(queue, reason, tasks)
+
+    @override
+    def exhausted(self, tasks: Sequence[Task]) -> None:
+        for telemetry in self._each:
+            telemetry.exhausted(tasks)
+
+
+@contextmanager
+def _in_all(blocks: Iterable[AbstractContextManager[object]]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for block in blocks:
+            stack.enter_context(block)
+        yield
 
 
 class _GuardedScope(RunScope):

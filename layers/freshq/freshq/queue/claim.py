@@ -335,7 +335,7 @@ def _store_as_shed(core: Core, to_shed: Sequence[Claim], late: Sequence[Task], n
             "%d tasks could not be shed; each returns when its lease expires", lost, exc_info=problem
         )
     if shed := sum(task is not None for task in stored):
-        core.rules.meter.shed_early(now, shed)
+        core.rules.meter.shed_early(now, ShedReason.CODEL, shed)
 
 
 def _longest_wait_seconds(core: Core) -> float:
@@ -622,7 +622,7 @@ class HeldSearch:
         if rules.codel is None or not rules.codel.sheds(task, task.updated):
             return None
         self._longest_wait_seconds = _longest_wait_seconds(core)
-        rules.meter.shed_early(task.updated, 1)
+        rules.meter.shed_early(task.updated, ShedReason.CODEL, 1)
         return rules.lifecycle.shed_claimed(task, task.updated, ShedReason.CODEL)
 
 

@@ -17,7 +17,7 @@ from freshq.model.lifecycle import SERVED, Lifecycle, Stamps, held_task
 from freshq.model.new_task import parse_new_task
 from freshq.model.storable_options import QueueRules, StoredOptions
 from freshq.model.task import TaskStatus
-from freshq.model.telemetry import SettleSpan, Telemetry, guarded
+from freshq.model.telemetry import SettleSpan, observer_of, telemetries
 from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
 from freshq.queue.lines import LineBook, OpenLines
 from freshq.queue.shared.admission import AdmissionControl, BacklogBound, LineCodel
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from freshq.model.new_task import NewTask, Parent
     from freshq.model.options import QueueConfig
     from freshq.model.task import Progress, Task
+    from freshq.model.telemetry import Telemetry
     from freshq.policy.order import Order
     from freshq.policy.retry import AttemptLimit
     from freshq.stores.base import CallersConnection, PutResult, Store, Transactions
@@ -140,8 +141,8 @@ class Core:
         book: The lines that this process knows.
         open_lines: The lines of groups that have room, if there are limits and many lines.
         running: Enforces the limits of groups; None if the store does.
-        telemetry: Receives every verb.
-        observer: `telemetry`, but its own errors are only logged. None if it records nothing.
+        telemetries: Receive every verb.
+        observer: All of them, but their own errors are only logged. None if there are none.
         settle: Stores how a claim ends, and returns the settled task; raises LeaseLost if the claim no longer
             holds it.
         codec: Turns payloads and results into JSON values.
@@ -158,8 +159,8 @@ class Core:
     def __init__(self, store: Store, config: QueueConfig) -> None:
         self.store = store
         self.name = config.name
-        self.telemetry = config.telemetry
-        self.observer = None if type(config.telemetry) is Telemetry else guarded(config.telemetry)
+        self.telemetries = telemetries(config.telemetry)
+        self.observer = observer_of(self.telemetries)
         self.settle: Callable[[Settlement], Task] = self._settle
         if self.observer is not None:
             self.settle = partial(self._settle_observed, self.observer)
@@ -178,7 +179,7 @@ class Core:
         given = "clock" in config.model_fields_set
         self._clock = config.clock if given else store.clock
         self.stamps = Stamps(self._clock)
-        self.upkeep = Upkeep(store, self.name, lambda: self.rules.lifecycle, self.now)
+        self.upkeep = Upkeep(store, self.name, lambda: self.rules.lifecycle, self.now, self._note_upkeep)
         self.options = SharedOptions(
             store, config, self._defaults(), self._storable(), self._follow, self.now
         )
@@ -201,7 +202,7 @@ class Core:
         """
         rules, lifecycle = config.rules(), Lifecycle(config)
         self.flush()
-        meter = FlowMeter(self.store, self.name, rules, self.later)
+        meter = FlowMeter(self.store, self.name, rules, self.later, self.observer)
         admission = backlog = None
         if rules.admission is not None:
             admission = AdmissionControl(meter, rules.admission, rules.deadline_seconds, self.uniform)
@@ -286,6 +287,12 @@ class Core:
         """
         with self.later.beside(), transactions_of(self.store, "connection").inside(connection):
             yield
+
+    def _note_upkeep(self, dead: Sequence[Task], now: float) -> None:
+        """Count the stale tasks that upkeep found, and report tasks whose last lease had expired."""
+        self.rules.meter.note_expired(now)
+        if dead and self.observer is not None:
+            self.observer.exhausted(dead)
 
     def catch_up(self) -> None:
         """Make the writes that verbs deferred during their callers' transactions.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -212,10 +213,8 @@ class Putting(Verbs):
             by_backlog = rules.backlog.rejections([tasks[index] for index in left], now)
             for index, rejection in zip(left, by_backlog, strict=True):
                 rejections[index] = rejection
-            if any(by_backlog):
-                rules.meter.shed_early(now, len([*filter(None, by_backlog)]))
-        for rejection in filter(None, rejections):
-            rules.meter.turned_away(now, ShedReason(rejection.reason), 1)
+        reasons = Counter(ShedReason(rejection.reason) for rejection in rejections if rejection is not None)
+        rules.meter.turned_away(now, reasons)
         return rejections
 
     def _make_room(self, answers: Sequence[Receipt | FreshqError], now: float) -> None:

@@ -14,7 +14,7 @@ from freshq.queue.shared.measures import change_record
 from freshq.stores.base import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
@@ -50,7 +50,12 @@ class Upkeep:
     """Brings in the due tasks of one queue, and cleans up. Thread-safe."""
 
     def __init__(
-        self, store: Store, queue: str, lifecycle: Callable[[], Lifecycle], now: Callable[[], float]
+        self,
+        store: Store,
+        queue: str,
+        lifecycle: Callable[[], Lifecycle],
+        now: Callable[[], float],
+        tell: Callable[[Sequence[Task], float], None],
     ) -> None:
         """Do nothing yet.
 
@@ -59,7 +64,10 @@ class Upkeep:
             queue: Name of the queue.
             lifecycle: Returns the lifecycle that the queue follows now.
             now: Returns the queue's time in seconds.
+            tell: Receives, after each portion, the tasks whose last lease had expired, which are dead letters
+                now, and the time.
         """
+        self._tell = tell
         self._store = store
         self._queue = queue
         self._lifecycle = lifecycle
@@ -125,9 +133,11 @@ class Upkeep:
         stored = self._store.replace_many(changes) if changes else []
         self._store.notifier.changed(self._queue, stored)
         moved = sum(task is not None for task in stored)
+        dead = [task for task in stored if task is not None and task.status is TaskStatus.FAILURE]
         with self._tally:
-            self._exhausted += sum(task is not None and task.status is TaskStatus.FAILURE for task in stored)
+            self._exhausted += len(dead)
         tidied = tidy(self._queue, until, limit)
+        self._tell(dead, now)
         # If nothing moved, another process is recovering the same tasks, or the index lags: the next call
         # handles the rest.
         return Portion(moved, more=tidied >= limit or (due.more and (moved > 0 or not due.tasks)))

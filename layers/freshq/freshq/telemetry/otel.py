@@ -13,15 +13,16 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from freshq.errors import IllegalTransition, Overloaded, PutIncomplete, RefusedError, StoreError, needs
+from freshq.errors import PutIncomplete, StoreError, needs
 from freshq.model.answers import Busy, PutOutcome, Receipt, Reject, Retry, error_text
 from freshq.model.forks import new_lock
 from freshq.model.lifecycle import truncated
-from freshq.model.task import LIVE, changed, joined, keep_origin
+from freshq.model.task import changed, joined, keep_origin
 from freshq.model.telemetry import RunScope, Telemetry
 from freshq.queue.base import blocking_queue
 from freshq.queue.core import core_of
 from freshq.queue.gauges import GAUGES, gauges, snake_case, workers_slowed
+from freshq.telemetry.names import BOUNDS_SECONDS, METRIC_OF_PUT, METRICS_OF_NO_PUT, metric_of
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
 from freshq.worker.runner import CancelledRun
 
@@ -49,24 +50,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SCOPE: Final = "freshq"
-METRIC_OF_PUT: Final = {
-    PutOutcome.CREATED: "TasksCreated",
-    PutOutcome.DUPLICATE: "TasksDuplicate",
-    PutOutcome.UPDATED: "TasksUpdated",
-}
 COUNTERS: Final = (
     *METRIC_OF_PUT.values(),
-    "TasksRefused",
-    "TasksTurnedAway",
-    "TasksNotWritten",
+    *METRICS_OF_NO_PUT,
     "TasksClaimed",
     *METRIC_OF_OUTCOME.values(),
     "TasksOverran",
     "BreakersOpened",
     "OrderSwitches",
 )
-# Most waits and runs take well below a second; the default bounds are meant for milliseconds.
-BOUNDS_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 HISTOGRAMS: Final = ("ClaimAgeSeconds", "RunSeconds")
 # The gauges of one collection share a single reading of the queue.
 READING_SECONDS: Final = 0.5
@@ -119,7 +111,7 @@ class Instruments:
     def put(self, queue: str, answers: Sequence[object]) -> None:
         """Count the outcomes of a put: for each task a receipt or an error."""
         for answer in answers:
-            self.count(queue, _metric_of(answer))
+            self.count(queue, metric_of(answer))
 
     def put_failed(self, queue: str, tasks: int, error: Exception) -> None:
         """Count the outcomes of a put that raised an error."""
@@ -201,17 +193,6 @@ def instruments_of(provider: MeterProvider | None) -> Instruments:
         if key not in _of_providers:
             _of_providers[key] = Instruments(get_meter(SCOPE, meter_provider=provider))
         return _of_providers[key]
-
-
-def _metric_of(answer: object) -> str:
-    """Return the metric that counts the outcome of a put of one task."""
-    if isinstance(answer, Receipt):
-        return METRIC_OF_PUT[answer.outcome]
-    if isinstance(answer, IllegalTransition) and answer.status in LIVE:
-        return METRIC_OF_PUT[PutOutcome.DUPLICATE]
-    if isinstance(answer, Overloaded):
-        return "TasksTurnedAway"
-    return "TasksRefused" if isinstance(answer, RefusedError) else "TasksNotWritten"
 
 
 class RunSpan(RunScope):

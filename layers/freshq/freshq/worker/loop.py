@@ -271,7 +271,7 @@ class WorkLoop(ABC):
         self._config = config
         self._limits = limits
         self._end_request = end_request
-        self._observer = config.observer_beside(queue.admin.config.telemetry)
+        self._observer = config.observer_beside(core_of(queue).telemetries)
         # Tracebacks are logged also if the application's observer does not log.
         self._observer_logs = config.observer is None or getattr(config.observer, "logs_failures", False)
         self._backoff = ClaimBackoff(core_of(queue).uniform)

@@ -12,6 +12,8 @@ from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.worker.report import LoggingObserver, Observer, ObserverBesideTelemetry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from freshq.model.telemetry import Telemetry
 
 
@@ -124,10 +126,13 @@ class WorkerConfig(BaseModel):
         limits = (self.rate_per_second, self.limit, self.shared_bucket, self.max_run_seconds)
         return not self.at_most_once and all(each is None for each in limits)
 
-    def observer_beside(self, telemetry: Telemetry) -> Observer:
+    def observer_beside(self, telemetries: Iterable[Telemetry]) -> Observer:
         """Return the observer, by default one that writes to the log, beside telemetry that observes."""
         observer = self.observer or LoggingObserver()
-        return ObserverBesideTelemetry(observer, telemetry) if isinstance(telemetry, Observer) else observer
+        for telemetry in telemetries:
+            if isinstance(telemetry, Observer):
+                observer = ObserverBesideTelemetry(observer, telemetry)
+        return observer
 
 
 def parse_worker_options(options: WorkerOptions) -> WorkerConfig:

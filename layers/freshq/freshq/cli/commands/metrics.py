@@ -19,7 +19,8 @@ from freshq.cli.command import Port, QueueContext
 from freshq.cli.http_server import LOOPBACK, HttpResponse, HttpServer
 from freshq.errors import FreshqError
 from freshq.queue.core import core_of
-from freshq.queue.gauges import GAUGES, gauges, snake_case, workers_slowed
+from freshq.queue.gauges import GAUGES, gauges, workers_slowed
+from freshq.telemetry.prometheus import prometheus_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,11 +31,6 @@ logger = logging.getLogger(__name__)
 PATH: Final = "/metrics"
 METRICS_PORT: Final = 9710
 Host = Annotated[str, typer.Option(help="Address to serve on; 0.0.0.0 for a Prometheus elsewhere.")]
-
-
-def prometheus_name(name: str) -> str:
-    """Return the name of a metric as Prometheus writes names: TasksPending is freshq_tasks_pending."""
-    return f"freshq_{snake_case(name)}"
 
 
 class QueueCollector(Collector):

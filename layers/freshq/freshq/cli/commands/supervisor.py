@@ -252,11 +252,11 @@ class Supervisor:
 
         Args:
             processes: Number of processes.
-            command: Starts one process.
+            command: Starts one process, with its number as the last argument.
             reporter: Receives events.
             control: Ends the run.
         """
-        self._children = [Child(number, command) for number in range(1, processes + 1)]
+        self._children = [Child(number, [*command, str(number)]) for number in range(1, processes + 1)]
         self._reporter = reporter
         self._control = control
         self._stage = Stage.WORKING

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import ExitStack, closing, contextmanager
+import tempfile
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, cast
 
@@ -25,10 +28,11 @@ from freshq.cli.commands.supervisor import WorkProcess
 from freshq.cli.flags import with_flags
 from freshq.cli.http_server import LOOPBACK, HttpResponse, HttpServer
 from freshq.cli.process import ControlChannel, JsonLines, end_process, reporter_of, reporting
-from freshq.errors import StoreError, quoted
+from freshq.errors import MissingExtra, StoreError, quoted
 from freshq.model.answers import WaitsFor
 from freshq.model.checks import without_password
 from freshq.model.fields import DEFAULT_NAME
+from freshq.model.telemetry import everywhere
 from freshq.policy.limits import ConcurrencyLimit
 from freshq.queue.core import core_of
 from freshq.worker.options import WorkerConfig, parse_worker_options
@@ -36,7 +40,7 @@ from freshq.worker.runner import load_runner
 from freshq.worker.worker import Worker, Workers, kinds_of, load_worker, made_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     from freshq.cli.output import Output
@@ -105,13 +109,38 @@ Processes = Annotated[
         min=1, help="Number of processes. A process that dies is replaced.", rich_help_panel=OPERATION
     ),
 ]
+# The folder in which prometheus_client keeps the values of several processes.
+COUNTERS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+# How the name of a folder begins that is only for the processes of one supervisor.
+OWN_FOLDER: Final = "freshq-metrics-"
+
+
+def _count_for(context: typer.Context, health_port: int | None) -> int | None:
+    """Count what the queues of this process do, if `/metrics` is served; before any queue is opened."""
+    with suppress(MissingExtra):  # the page will say what is missing
+        if health_port is not None and not context.resilient_parsing:
+            from freshq.telemetry.prometheus import Prometheus, share_values
+
+            number = context.params["supervised"]
+            if number and Path(os.environ.get(COUNTERS_FOLDER, "")).name.startswith(OWN_FOLDER):
+                share_values(number)
+            context.with_resource(everywhere(Prometheus()))
+    return health_port
+
+
 HealthPort = Annotated[
-    int | None, typer.Option(help="Port of /live and /ready; 0 for a free one.", rich_help_panel=OPERATION)
+    int | None,
+    typer.Option(
+        help="Port of /live, /ready and /metrics; 0 for a free one.",
+        rich_help_panel=OPERATION,
+        callback=_count_for,
+    ),
 ]
 HealthHost = Annotated[
     str,
     typer.Option(
-        help="Address of the health checks; 0.0.0.0 for probes from outside.", rich_help_panel=OPERATION
+        help="Address of that port; 0.0.0.0 for probes and a Prometheus elsewhere.",
+        rich_help_panel=OPERATION,
     ),
 ]
 StatusSeconds = Annotated[
@@ -133,7 +162,9 @@ AsText = Annotated[
         "--text", help="Print lines for people, not JSON, into a file or pipe.", rich_help_panel=OPERATION
     ),
 ]
-Supervised = Annotated[bool, typer.Option(SUPERVISED, hidden=True)]
+Supervised = Annotated[
+    int, typer.Option(SUPERVISED, hidden=True, is_eager=True, help="The number of the child.")
+]
 # A store call may take nine tenths of a lease, and a round of the loop makes a few calls.
 LEASES_PER_LOOP: Final = 2
 MIN_LOOP_SECONDS: Final = 30.0
@@ -141,6 +172,7 @@ MIN_LOOP_SECONDS: Final = 30.0
 ANSWER_SECONDS: Final = 5.0
 # Connections besides one per task: for upkeep, the control record and shared limits.
 OTHER_CONNECTIONS: Final = 3
+METRICS: Final = "/metrics"
 # Interval under a supervisor, which shows the status itself.
 SUPERVISED_STATUS_SECONDS: Final = 0.5
 
@@ -175,10 +207,15 @@ def is_ready(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
 
 
 class HealthServer:
-    """Answers `/live` and `/ready` in a thread inside a `with` block."""
+    """Answers `/live`, `/ready` and `/metrics` in a thread inside a `with` block."""
 
     def __init__(
-        self, host: str, port: int, limits: LoopLimits, processes: Callable[[], Sequence[ProcessStatus]]
+        self,
+        host: str,
+        port: int,
+        limits: LoopLimits,
+        processes: Callable[[], Sequence[ProcessStatus]],
+        metrics: Callable[[], HttpResponse],
     ) -> None:
         """Listen.
 
@@ -187,6 +224,7 @@ class HealthServer:
             port: Port; 0 for a free one.
             limits: Limits of a round of the loop.
             processes: Returns the status of the processes.
+            metrics: Returns the counters of the processes.
 
         Raises:
             ValueError: If it cannot listen there.
@@ -198,8 +236,11 @@ class HealthServer:
 
         def answer(path: str) -> HttpResponse:
             check = checks.get(path)
+            if path == METRICS:
+                return metrics()
             if check is None:
-                return _json(HTTPStatus.NOT_FOUND, {"error": f"no such page; use {' or '.join(checks)}"})
+                pages = ", ".join((*checks, METRICS))
+                return _json(HTTPStatus.NOT_FOUND, {"error": f"no such page; there are {pages}"})
             status = HTTPStatus.OK if check() else HTTPStatus.SERVICE_UNAVAILABLE
             return _json(status, {"processes": [each.as_json() for each in processes()]})
 
@@ -214,6 +255,15 @@ class HealthServer:
     def __exit__(self, *_error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def metrics_page(folder: str | None = None) -> HttpResponse:
+    """Answer a scrape with the counters of this process, or of those that keep them in a folder."""
+    try:
+        from freshq.telemetry.prometheus import exposition
+    except MissingExtra as error:
+        return HttpResponse(HTTPStatus.NOT_FOUND, "text/plain", f"{error}\n".encode())
+    return HttpResponse(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", exposition(folder))
 
 
 def _json(status: HTTPStatus, values: dict[str, Any]) -> HttpResponse:
@@ -234,7 +284,7 @@ class WorkJob:
         drain_seconds: Maximum wait for running tasks at the end; None: until they are done.
         health_address: Host and port of the health checks; without a port there are none.
         status_seconds: Time between two lines with the status.
-        supervised: Whether a supervisor started this process.
+        supervised: The number that a supervisor gave this process; 0 without a supervisor.
         verbose: Whether to print a line for each run.
         as_text: Whether to print for people even without a terminal.
     """
@@ -248,7 +298,7 @@ class WorkJob:
     drain_seconds: float | None
     health_address: tuple[str, int | None]
     status_seconds: float
-    supervised: bool
+    supervised: int
     verbose: bool
     as_text: bool
 
@@ -347,6 +397,8 @@ def _work_here(job: WorkJob, worker: Worker | Workers) -> NoReturn:
     control = ControlChannel()
     reporter = _reporter(job)
     process = WorkProcess(worker, reporter, control, job.drain_seconds)
+    if job.health_address[1] is not None:
+        _expect_kinds(worker, job.slots)
     with _reporting(job, reporter, process.statuses) as port:
         control.follow_signals()
         if job.supervised:
@@ -372,7 +424,7 @@ def _supervise(job: WorkJob, processes: int) -> NoReturn:
     # -P: modules of the folder must not shadow Python's.
     command = [sys.executable, "-P", "-m", "freshq.cli", *sys.argv[1:], SUPERVISED]
     supervisor = Supervisor(processes, command, reporter, control)
-    with _reporting(job, reporter, supervisor.statuses) as port:
+    with _shared_counters(job) as folder, _reporting(job, reporter, supervisor.statuses, folder) as port:
         control.follow_signals()
         reporter.event("started", **_facts(job), pid=os.getpid(), health_port=port, processes=processes)
         status = supervisor.run()
@@ -382,19 +434,44 @@ def _supervise(job: WorkJob, processes: int) -> NoReturn:
 
 
 @contextmanager
+def _shared_counters(job: WorkJob) -> Iterator[str | None]:
+    """Yield the folder in which the processes keep their counters; None if nobody asks for them."""
+    folder = None if job.health_address[1] is None else os.environ.get(COUNTERS_FOLDER, "")
+    if folder != "":
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix=OWN_FOLDER) as own:
+        os.environ[COUNTERS_FOLDER] = own
+        yield own
+
+
+def _expect_kinds(worker: Worker | Workers, queues: Iterable[str]) -> None:
+    """Let the counters of known kinds begin with 0, if this process counts."""
+    with suppress(MissingExtra):
+        from freshq.telemetry.prometheus import Prometheus
+
+        for queue in queues:
+            Prometheus().expect(queue, kinds_of(worker) or [""])
+
+
+@contextmanager
 def _reporting(
-    job: WorkJob, reporter: Reporter, statuses: Callable[[], Sequence[ProcessStatus]]
+    job: WorkJob,
+    reporter: Reporter,
+    statuses: Callable[[], Sequence[ProcessStatus]],
+    folder: str | None = None,
 ) -> Iterator[int | None]:
-    """Report the log and serve health checks inside the block; yield the port of the checks."""
+    """Report the log, and serve health checks and counters inside the block; yield their port."""
     with ExitStack() as stack:
-        stack.enter_context(reporting(reporter, supervised=job.supervised, verbose=job.verbose))
+        stack.enter_context(reporting(reporter, supervised=bool(job.supervised), verbose=job.verbose))
         host, port = job.health_address
         if job.supervised:
             port = None
         if port is not None:
             loop = job.worker_options["poll_seconds"]
             limits = LoopLimits.of(job.session.queue.admin.config.lease_seconds, loop)
-            port = stack.enter_context(HealthServer(host, port, limits, statuses)).port
+            page = partial(metrics_page, folder)
+            port = stack.enter_context(HealthServer(host, port, limits, statuses, page)).port
         yield port
 
 
@@ -518,7 +595,7 @@ def work(
     dry_run: DryRun = False,
     verbose: Verbose = False,
     text: AsText = False,
-    supervised: Supervised = False,
+    supervised: Supervised = 0,
     **options: Any,
 ) -> None:
     """Run a function for each task.

@@ -214,7 +214,6 @@ class BacklogBound:
 
     def _evict(self, evictions: Iterable[Eviction], now: float) -> None:
         """Shed the oldest tasks; stale, claimed or changed tasks need no eviction."""
-        shed = 0
         for eviction, count in Counter(evictions).items():
             if eviction.victim is Victim.NEWCOMER:
                 continue
@@ -229,13 +228,14 @@ class BacklogBound:
                 (self._lifecycle.shed(task, now, eviction.reason), Guard.unchanged(task)) for task in waiting
             ]
             # A task whose row is locked is being claimed or evicted: nothing waits for it.
+            shed = 0
             for task, stored in zip(waiting, self._store.replace_many(changes), strict=True):
                 if stored is None:
                     logger.debug("task %s changed before it could be evicted", task.task_id)
                 else:
                     shed += 1
-        if shed:
-            self._meter.shed_early(now, shed)
+            if shed:
+                self._meter.shed_early(now, eviction.reason, shed)
 
 
 class LineCodel:

@@ -22,6 +22,7 @@ from freshq.policy.reserve import (
 )
 from freshq.policy.retry import until_committed
 from freshq.policy.rules import DEFAULT_QUANTILE
+from freshq.policy.shedding import ShedReason
 from freshq.queue.reading import first_to_expire, oldest_created
 from freshq.stores.held import is_inside
 
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from freshq.model.task import Task
+    from freshq.model.telemetry import Telemetry
     from freshq.policy.pressure import Flow, Pressure
     from freshq.policy.rules import OverloadRules
-    from freshq.policy.shedding import ShedReason
     from freshq.queue.shared.later import Later
     from freshq.stores.base import Store
 
@@ -108,7 +109,14 @@ class FlowMeter:
         counts_values: Whether it counts tasks by value, because the queue serves by it.
     """
 
-    def __init__(self, store: Store, queue: str, rules: OverloadRules, later: Later | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        queue: str,
+        rules: OverloadRules,
+        later: Later | None = None,
+        observer: Telemetry | None = None,
+    ) -> None:
         """Start with nothing counted.
 
         Args:
@@ -116,8 +124,10 @@ class FlowMeter:
             queue: Name of the queue.
             rules: Its overload control. Only an admission limit needs the counts of groups.
             later: Writes the counts that are due beside a transaction; None if there are no transactions.
+            observer: Also receives how many tasks were shed, and why; None for nobody.
         """
         self._later = later
+        self._observer = observer
         self._store = store
         self._queue = queue
         self._lock = new_lock()
@@ -181,19 +191,39 @@ class FlowMeter:
         if in_time is not None and now >= self._flush_at:
             self._flush_or_begin(now)
 
-    def shed_early(self, now: float, count: int) -> None:
+    def shed_early(self, now: float, reason: ShedReason, count: int) -> None:
         """Count tasks that were shed before their deadline."""
+        self._tell(reason, count)
         with self._lock:
             self._counter.shed_early(now, count)
         if now >= self._flush_at:
             self._flush_or_begin(now)
 
-    def turned_away(self, now: float, reason: ShedReason, count: int) -> None:
-        """Count tasks that admission control rejected."""
+    def note_expired(self, now: float) -> None:
+        """Count the stale tasks that this process took out of their lines since the last call."""
+        deadlines = self._store.expired.take(self._queue)
+        if deadlines:
+            self._tell(ShedReason.EXPIRED, len(deadlines))
+            with self._lock:
+                self._counter.expired(now, deadlines)
+            if self._flush_at == -math.inf:
+                self._flush_at = now + self._flush_seconds
+
+    def turned_away(self, now: float, reasons: Mapping[ShedReason, int]) -> None:
+        """Count puts that were rejected, by reason. A full backlog rejects tasks as it sheds those in it."""
+        for reason, count in reasons.items():
+            self._tell(reason, count)
         with self._lock:
-            self._turned_away[reason.value] += count
-        if now >= self._flush_at:
+            for reason, count in reasons.items():
+                self._turned_away[reason.value] += count
+            if full := reasons.get(ShedReason.OVERFLOW, 0) + reasons.get(ShedReason.GROUP, 0):
+                self._counter.shed_early(now, full)
+        if reasons and now >= self._flush_at:
             self._flush_or_begin(now)
+
+    def _tell(self, reason: ShedReason, count: int) -> None:
+        if self._observer is not None and count:
+            self._observer.shed(self._queue, reason, count)
 
     def _flush_or_begin(self, now: float) -> None:
         """Write the counts; after the first count, only schedule the write."""
@@ -223,8 +253,8 @@ class FlowMeter:
         Raises:
             StoreError: If counts could not be written. They are kept for the next time.
         """
+        self.note_expired(now)
         with self._lock:
-            self._counter.expired(now, self._store.expired.take(self._queue))
             windows = self._counter.take()
             turned_away, self._turned_away = self._turned_away, Counter()
             self._flush_at = now + self._flush_seconds

@@ -1,0 +1,231 @@
+"""Count verbs and runs for Prometheus."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from typing_extensions import override
+
+from freshq.errors import PutIncomplete, needs
+from freshq.model.answers import PutOutcome
+from freshq.model.forks import new_lock
+from freshq.model.telemetry import Telemetry
+from freshq.queue.gauges import snake_case
+from freshq.telemetry.names import BOUNDS_SECONDS, METRIC_OF_PUT, METRICS_OF_NO_PUT, metric_of
+from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
+
+with needs("metrics"):
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest, values
+    from prometheus_client.multiprocess import MultiProcessCollector
+    from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from prometheus_client import Metric
+
+    from freshq.model.answers import Claim
+    from freshq.model.task import Task
+    from freshq.model.telemetry import ClaimSpan, PutSpan
+    from freshq.policy.shedding import ShedReason
+
+# Kinds beyond these are counted together: a producer may put tasks of any kind, and each is a time series.
+MOST_KINDS: Final = 100
+OTHER_KINDS: Final = "other"
+# By queue and kind.
+COUNTERS: Final = {
+    **dict.fromkeys(METRIC_OF_PUT.values(), "Puts by this process with this outcome."),
+    **dict.fromkeys(METRICS_OF_NO_PUT, "Puts by this process that wrote nothing, for this reason."),
+    "TasksClaimed": "Claims by this process.",
+    **dict.fromkeys(METRIC_OF_OUTCOME.values(), "Claims of this process that ended in this way."),
+    "TasksOverran": "Runs that exceeded max_run_seconds.",
+    "ValueOffered": "Value of the tasks created that have a value or a decay.",
+    "ValueDelivered": "Value that tasks with a value or a decay still had when their runs succeeded.",
+}
+SHED: Final = "TasksShed"
+HISTOGRAMS: Final = {
+    "ClaimAgeSeconds": "Age of the tasks that this process claimed.",
+    "RunSeconds": "Time of the runs that succeeded, failed, or will be repeated.",
+}
+# Runs that ended by themselves.
+RAN: Final = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.RETRIED)
+# prometheus_client keeps the values of several processes in this folder.
+FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def prometheus_name(name: str) -> str:
+    """Return the name of a metric as Prometheus writes names: TasksPending is freshq_tasks_pending."""
+    return f"freshq_{snake_case(name)}"
+
+
+class _Metrics:
+    """The metrics of one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ("queue", "kind")
+        self._counters = {
+            name: Counter(prometheus_name(name), help_, labels, registry=registry)
+            for name, help_ in COUNTERS.items()
+        }
+        self._histograms = {
+            name: Histogram(prometheus_name(name), help_, labels, registry=registry, buckets=BOUNDS_SECONDS)
+            for name, help_ in HISTOGRAMS.items()
+        }
+        help_ = "Tasks that this process shed, by reason, or found to be past their deadlines."
+        self.shed = Counter(prometheus_name(SHED), help_, ("queue", "reason"), registry=registry)
+        self._kinds: set[str] = set()
+
+    def _kind(self, kind: str | None) -> str:
+        if kind is None or kind in self._kinds:
+            return kind or ""
+        if len(self._kinds) >= MOST_KINDS:
+            return OTHER_KINDS
+        self._kinds.add(kind)
+        return kind
+
+    def count(self, name: str, queue: str, kind: str | None, amount: float = 1) -> None:
+        """Add to a counter; adding 0 makes it visible."""
+        self._counters[name].labels(queue, self._kind(kind)).inc(amount)
+
+    def record(self, name: str, task: Task, seconds: float) -> None:
+        """Add a duration to a histogram."""
+        self._histograms[name].labels(task.queue, self._kind(task.kind)).observe(seconds)
+
+
+_of_registries: Final[WeakKeyDictionary[CollectorRegistry, _Metrics]] = WeakKeyDictionary()
+_lock: Final = new_lock()
+
+
+def _metrics_of(registry: CollectorRegistry) -> _Metrics:
+    """Return the metrics of a registry, which takes each name once."""
+    with _lock:
+        if registry not in _of_registries:
+            _of_registries[registry] = _Metrics(registry)
+        return _of_registries[registry]
+
+
+class Prometheus(Telemetry, Observer):
+    """Counts puts, claims, runs and shed tasks for Prometheus. Pass it to a queue as `telemetry`.
+
+    Serve the registry as your program serves its other metrics. `freshq work --health-port` serves the
+    default registry at `/metrics`, and counts all queues of its processes. Labels are the queue and the kind
+    of the tasks, never their group or id. Needs the extra `metrics`.
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        """Count in a registry.
+
+        Args:
+            registry: The registry; by default that of the process.
+        """
+        self._metrics = _metrics_of(registry)
+
+    def expect(self, queue: str, kinds: Iterable[str]) -> None:
+        """Let the counters of the runs of these kinds begin with 0, so that a first failure is an increase.
+
+        Args:
+            queue: Name of the queue.
+            kinds: The kinds that a worker runs; "" for tasks without one.
+        """
+        for kind in kinds:
+            for outcome in RAN:
+                self._metrics.count(METRIC_OF_OUTCOME[outcome], queue, kind or None, 0)
+
+    @override
+    @contextmanager
+    def put(self, span: PutSpan) -> Iterator[None]:
+        tasks = span.tasks
+        try:
+            yield
+        except Exception as error:
+            self._count_puts(
+                tasks, error.receipts if isinstance(error, PutIncomplete) else [error] * len(tasks)
+            )
+            raise
+        self._count_puts(tasks, span.receipts)
+
+    def _count_puts(self, tasks: Iterable[Task], answers: Iterable[object]) -> None:
+        created = METRIC_OF_PUT[PutOutcome.CREATED]
+        for task, answer in zip(tasks, answers, strict=True):
+            name = metric_of(answer)
+            self._metrics.count(name, task.queue, task.kind)
+            if name == created and task.has_value:
+                self._metrics.count("ValueOffered", task.queue, task.kind, task.worth)
+
+    @override
+    @contextmanager
+    def claim(self, span: ClaimSpan) -> Iterator[None]:
+        yield
+        for claim in span.claims:
+            task = claim.task
+            self._metrics.count("TasksClaimed", task.queue, task.kind)
+            self._metrics.record("ClaimAgeSeconds", task, max(0.0, task.updated - task.created))
+
+    @override
+    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
+        task = claim.task
+        self._metrics.count(METRIC_OF_OUTCOME[outcome], task.queue, task.kind)
+        if outcome in RAN:
+            self._metrics.record("RunSeconds", task, run_seconds)
+        if outcome is Outcome.SUCCEEDED and task.has_value:
+            value = task.value_at(task.updated + run_seconds)
+            self._metrics.count("ValueDelivered", task.queue, task.kind, value)
+
+    @override
+    def overran(self, claim: Claim, run_seconds: float) -> None:
+        self._metrics.count("TasksOverran", claim.task.queue, claim.task.kind)
+
+    @override
+    def exhausted(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            self._metrics.count(METRIC_OF_OUTCOME[Outcome.FAILED], task.queue, task.kind)
+
+    @override
+    def shed(self, queue: str, reason: ShedReason, tasks: int) -> None:
+        self._metrics.shed.labels(queue, reason.value).inc(tasks)
+
+
+def share_values(number: int) -> None:
+    """Keep the values of this process in the file with a number, in the folder of the environment.
+
+    A process that replaces another one continues its file, so no count is lost and no files pile up.
+
+    Args:
+        number: Number of the process; no other one that runs has it.
+    """
+    own = os.getpid()
+
+    def identifier() -> str:
+        """Return the number; a fork of this process is another one, with its own file."""
+        return str(number) if os.getpid() == own else f"{number}-{os.getpid()}"
+
+    values.ValueClass = values.MultiProcessValue(identifier)  # type: ignore[no-untyped-call]  # it has no types
+
+
+def exposition(folder: str | None = None) -> bytes:
+    """Return the metrics in the text format of Prometheus.
+
+    Args:
+        folder: The folder with the values of several processes; None for the registry of this process.
+    """
+    if folder is None:
+        return generate_latest(REGISTRY)
+    registry = CollectorRegistry()
+    registry.register(_Folder(Path(folder)))
+    return generate_latest(registry)
+
+
+class _Folder(Collector):
+    """The values of several processes. A file that one of them has just made is empty, and holds none yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the sums of the values in all files."""
+        files = [str(file) for file in self._folder.glob("*.db") if file.stat().st_size]
+        yield from MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]  # it has no types
