@@ -433,7 +433,7 @@ DIALECTS: Final[Mapping[str, sa.Dialect]] = {
 }
 SQL_HEAD: Final = """\
 -- `make sql-statements` writes this file: the tables, and the statements that are built in Python. What
--- claims run is text already, in claim.sql and claim.{dialect}.sql of layers/freshq/freshq/stores/sql.
+-- claims and freshq_put run is text already, in the .sql files of layers/freshq/freshq/stores/sql.
 """
 WIDTH: Final = 118
 # SQLAlchemy begins a line with most clauses; with these it does not.
@@ -562,7 +562,7 @@ def _formatted(text: str) -> str:
 
 def sql_page(dialect: str) -> str:
     """Return the file of a dialect."""
-    parts = [SQL_HEAD.format(dialect=dialect)]
+    parts = [SQL_HEAD]
     for name, says, text in entries(dialect):
         head = "\n".join(f"-- {line}".rstrip() for line in [name, *says.splitlines()])
         parts.append(f"{head}\n{text};\n")

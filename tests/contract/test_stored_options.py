@@ -11,10 +11,9 @@ import pytest
 from freshq import AsyncQueue, Backoff, GroupRule, GroupRules, Queue, TaskStatus
 from freshq.errors import Unreachable
 from freshq.feeds.relay import TaskCopy
-from freshq.model.storable_options import QueueRules
+from freshq.model.storable_options import RECORD, QueueRules
 from freshq.policy import AdmissionLimit, BacklogLimit, CodelRule
 from freshq.queue.core import core_of
-from freshq.queue.shared.options import RECORD
 from freshq.testing import FaultyStore
 from tests.conftest import StoreUnderTest
 from tests.support.attached import Shipments

@@ -122,7 +122,12 @@ def release(queue: Queue, _engine: sa.Engine) -> None:
     queue.release(queue.claim()[0])
 
 
-@pytest.mark.parametrize("act", [lambda queue, _engine: queue.put("work"), commit_put])
+def put_by_sql(_queue: Queue, engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("""SELECT freshq_put('default', '"work"')""")
+
+
+@pytest.mark.parametrize("act", [lambda queue, _engine: queue.put("work"), commit_put, put_by_sql])
 def test_a_worker_of_another_process_starts_a_task(
     idle: Idle, queue: Queue, postgres_engine: sa.Engine, act: Callable[[Queue, sa.Engine], object]
 ) -> None:

@@ -1,5 +1,5 @@
 -- `make sql-statements` writes this file: the tables, and the statements that are built in Python. What
--- claims run is text already, in claim.sql and claim.mariadb.sql of layers/freshq/freshq/stores/sql.
+-- claims and freshq_put run is text already, in the .sql files of layers/freshq/freshq/stores/sql.
 
 -- table tasks
 CREATE TABLE tasks (

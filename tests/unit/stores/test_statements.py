@@ -2,16 +2,20 @@
 
 import json
 import re
+from contextlib import nullcontext
 from importlib.resources import files
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from local.pages import DIALECTS, SQL_FOLDER, sql_page
 
 from freshq import Queue
 from freshq.queue.claim import claim_request
 from freshq.queue.core import core_of
 from freshq.stores.lines import Choice
-from freshq.stores.sql import SqlStore
+from freshq.stores.sql import SqlStore, migrations
+from freshq.stores.sql.migrations import PutFunction
 from freshq.stores.sql.rows import COLUMNS, NEW_COLUMNS, row_of
 from freshq.stores.sql.schema import schema
 from freshq.stores.sql.statements import HEAD, PARAMETER, ClaimStatements
@@ -151,3 +155,103 @@ def test_one_line_has_a_statement_of_its_own(dialect: str) -> None:
         given = {each for value in which.values() for each in (value if isinstance(value, list) else [value])}
         assert {key for each in unless for key in each} <= given or which["unless"] == json.dumps(unless)
     store.close()
+
+
+class Catalog:
+    """Answers what the creation of a function asks of PostgreSQL, and keeps what it creates.
+
+    Attributes:
+        dialect: PostgreSQL's.
+        created: The statements.
+    """
+
+    dialect = DIALECTS["postgresql"]
+
+    def __init__(self, found: list[str], error: Exception | None = None) -> None:
+        self._found = found
+        self._error = error
+        self.created: list[str] = []
+
+    def execute(self, statement: sa.TextClause, names: dict[str, str]) -> Any:
+        self.asked = statement, names
+        return self
+
+    def scalars(self) -> Any:
+        return self
+
+    def all(self) -> list[str]:
+        return self._found
+
+    def begin_nested(self) -> Any:
+        return nullcontext()
+
+    def exec_driver_sql(self, text: str, execution_options: dict[str, bool]) -> None:
+        assert execution_options == {"no_parameters": True}
+        if self._error is not None:
+            raise self._error
+        self.created.append(text)
+
+
+class Denied(Exception):
+    """PostgreSQL's error."""
+
+    sqlstate = "42501"
+
+
+def put_function(table: str = "tasks") -> PutFunction:
+    return PutFunction(schema(table, "postgresql"), DIALECTS["postgresql"], "public.")
+
+
+def create(found: list[str], error: Exception | None = None) -> Catalog:
+    catalog: Any = Catalog(found, error)
+    put_function().create(catalog)
+    return catalog  # type: ignore[no-any-return]
+
+
+def test_the_function_that_puts_names_its_table_and_every_limit() -> None:
+    texts = put_function("Jobs").texts()
+    assert len(texts) == 3
+    for text in texts:
+        assert text.startswith('CREATE OR REPLACE FUNCTION public."freshq_put_Jobs"(queue text, payload ')
+        assert not re.search(r"\{[a-z]", text)
+    assert 'INSERT INTO public."Jobs" (task_id, ' in texts[0]
+    assert 'INSERT INTO public."Jobs_records" ' in texts[0]
+    assert "'task_id: %s bytes, at most 1024 are allowed; shorten it'" in texts[0]
+    assert put_function().texts()[0].startswith("CREATE OR REPLACE FUNCTION public.freshq_put(")
+
+
+def test_the_function_is_created_unless_it_is_there() -> None:
+    texts = put_function().texts()
+    other = [text.replace("-- freshq ", "-- freshq 0") for text in texts]
+    for found, created in (([], texts), (texts, []), (texts[:2], texts), (other, texts), (["SELECT 5"], [])):
+        catalog = create(found)
+        assert catalog.created == created
+        assert catalog.asked == (migrations.FUNCTIONS, {"of_name": "freshq_put", "of_place": "public."})
+
+
+def test_only_a_missing_right_to_create_the_function_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    create([], sa.exc.ProgrammingError("", {}, Denied("denied\nto you")))
+    assert caplog.messages == [
+        "function freshq_put: not created (denied to you); only SQL that puts tasks needs it"
+    ]
+    with pytest.raises(sa.exc.ProgrammingError):
+        create([], sa.exc.ProgrammingError("", {}, ValueError()))
+
+
+def test_the_messages_of_the_function_are_those_of_the_library() -> None:
+    for name, arguments in migrations.BROKEN.items():
+        field = next(iter(arguments))
+        assert migrations.refusal(arguments).startswith(f"{field}: "), name
+    assert migrations.refusal({"group": "x" * 257}) == "group: %s bytes, at most 256 are allowed; shorten it"
+    assert migrations.refusal({"name": ""}).startswith("name: string should match")
+    assert migrations.refusal({"max_age_seconds": 1e9}) == "max_age_seconds: must be at most the queue's %s"
+    with pytest.raises(AssertionError, match="would accept"):
+        migrations.refusal({"priority": 1})
+
+
+LITERALS = {5: "5", 0.5: "0.5", "it's": "'it''s'", "\\d'": "E'\\\\d'''"}
+
+
+@pytest.mark.parametrize(("value", "text"), LITERALS.items())
+def test_literals(value: object, text: str) -> None:
+    assert migrations.literal(value) == text

@@ -6,7 +6,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable  # noqa: TC003 - pydantic reads it
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from freshq.policy.pressure import AdmissionLimit
     from freshq.policy.rules import CodelRule, ReserveRule
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+NAME_PATTERN: Final = r"^[A-Za-z0-9_.-]{1,64}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
 def _random_name() -> str:

@@ -19,6 +19,10 @@ from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.retry import Backoff
 from freshq.policy.rules import CodelRule, ReserveRule
 
+# The record with the options of a queue.
+RECORD: Final = "freshq#options"
+# The record stands for the earliest of the notes until a process stores it.
+NOTE_PREFIX: Final = f"{RECORD}#"
 MAX_SHARDS: Final = 64
 # How addresses, flags and parameters write None.
 NONE: Final = "none"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PayloadT = TypeVar("PayloadT", default=Any)
 
 # Version, trace id, id of the span, flags. Ids of only zeros are invalid; version 00 has no more parts.
-_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACEPARENT_BYTES: Final = 55
 # The length that vendors should propagate by W3C Trace Context; they may drop longer values.
 MAX_TRACESTATE_BYTES: Final = 512
@@ -68,7 +68,7 @@ def checked_trace_context(trace_context: str) -> str:
         ValueError: If the form is wrong.
     """
     traceparent, _, tracestate = trace_context.partition(" ")
-    if not _TRACEPARENT.fullmatch(traceparent):
+    if not TRACEPARENT.fullmatch(traceparent):
         raise ValueError("must begin with a W3C traceparent, such as 00-<32 hex digits>-<16 hex digits>-01")
     if len(tracestate) > MAX_TRACESTATE_BYTES or not (tracestate.isascii() and tracestate.isprintable()):
         msg = (

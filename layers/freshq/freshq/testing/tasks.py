@@ -11,11 +11,12 @@ from typing_extensions import override
 
 from freshq.errors import LeaseLost, Unreachable
 from freshq.model.checks import checked_count, checked_seconds
+from freshq.model.storable_options import RECORD
 from freshq.model.task import RunHandle, Task, TaskStatus, give_handle, keep_clock
 from freshq.model.validation import json_copy, json_text
 from freshq.queue.base import blocking_queue
 from freshq.queue.queue import Queue
-from freshq.queue.shared.options import DISSENT, RECORD
+from freshq.queue.shared.options import DISSENT
 from freshq.stores.memory import MemoryStore
 from freshq.worker.report import Outcome
 from freshq.worker.run import TaskRun

@@ -24,7 +24,14 @@ from freshq.model.checks import checked_count
 from freshq.model.forks import new_rlock
 from freshq.model.lifecycle import new_token
 from freshq.model.options import QueueConfig, checked_options
-from freshq.model.storable_options import MAX_SHARDS, QueueRules, StoredOptions, as_text
+from freshq.model.storable_options import (
+    MAX_SHARDS,
+    NOTE_PREFIX,
+    RECORD,
+    QueueRules,
+    StoredOptions,
+    as_text,
+)
 from freshq.model.validation import first_problem
 from freshq.queue.shared.measures import MAX_TRIES, change_record
 from freshq.stores.base import SharedRecord
@@ -35,9 +42,6 @@ if TYPE_CHECKING:
     from freshq.stores.base import Store
 
 logger = logging.getLogger(__name__)
-RECORD: Final = "freshq#options"
-# The record stands for the earliest of the notes until a process stores it.
-NOTE_PREFIX: Final = f"{RECORD}#"
 # Options that processes use, or named, instead of the stored ones; for `freshq doctor`.
 DISSENT: Final = "freshq#dissent"
 SHARDS: Final = "shards"

@@ -71,6 +71,16 @@ def number_of(*parts: str) -> int:
     return int.from_bytes(blake2b("\0".join(parts).encode(), digest_size=7).digest(), "big")
 
 
+def channel_of(table: str) -> str:
+    """Return the channel of a table of tasks."""
+    return f"freshq_{number_of(table):016x}"
+
+
+def announcement(sender: str, queue: str, task_ids: Sequence[str] = ()) -> str:
+    """Return the payload that announces ended tasks; without ids, a task to claim."""
+    return json_text([sender, queue, *task_ids])
+
+
 class Listener(TableWatcher):
     """Listens to PostgreSQL.
 
@@ -81,7 +91,7 @@ class Listener(TableWatcher):
 
     def __init__(self, table: str, signals: Signals, connect: Callable[[], Any]) -> None:
         super().__init__(table, signals, connect)
-        self.channel = f"freshq_{number_of(table):016x}"
+        self.channel = channel_of(table)
 
     @override
     def forget_threads(self) -> None:
@@ -95,8 +105,8 @@ class Listener(TableWatcher):
         return number_of(self._table, *topic)
 
     def payload_of(self, queue: str, task_ids: Sequence[str] = ()) -> str:
-        """Return the payload that announces ended tasks; without ids, a task to claim."""
-        return json_text([self._sender, queue, *task_ids])
+        """Return the announcement of this process."""
+        return announcement(self._sender, queue, task_ids)
 
     @override
     def _serve(self, connection: Any) -> None:
@@ -174,7 +184,7 @@ class PostgresNotifier(TableNotifier):
 
     @override
     def put_in(self, queue: str, connection: Connection) -> None:
-        payload = json_text([ANY_SENDER, queue])
+        payload = announcement(ANY_SENDER, queue)
         connection.execute(NOTIFY, {"channel": self._listener.channel, "payload": payload})
 
     @override

@@ -1,27 +1,62 @@
-"""Create and migrate the tables, and the triggers that write histories."""
+"""Create and migrate the tables, the triggers that write histories, and the function that puts from SQL."""
 
 from __future__ import annotations
 
+import json
+import logging
+import re
+import sys
 import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from hashlib import blake2b
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from freshq.errors import StoreError
-from freshq.model.fields import EVENT_FIELDS
+from freshq.errors import MAX_QUOTED_CHARS, StoreError
+from freshq.model.fields import (
+    EVENT_FIELDS,
+    MAX_ID_BYTES,
+    NEVER,
+    QUEUE_KEY_PREFIX,
+    REMEMBERED_PUTS,
+    RESERVED_ID_PREFIX,
+)
+from freshq.model.lifecycle import Lifecycle
+from freshq.model.new_task import MAX_EPOCH_SECONDS, MAX_GROUP_BYTES, parse_new_task
+from freshq.model.options import NAME_PATTERN, QueueConfig, checked_options
+from freshq.model.storable_options import NOTE_PREFIX, RECORD
+from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, MAX_TRACE_CONTEXT_BYTES, TRACEPARENT
+from freshq.model.validation import MAX_JSON_DEPTH, MAX_PAYLOAD_BYTES
+from freshq.policy.order import Order
+from freshq.policy.value import (
+    AGE_DIGITS,
+    AGE_OFFSET,
+    BAND_OFFSET,
+    BANDS_PER_DOUBLING,
+    DEFAULT_VALUE,
+    LARGEST_VALUE,
+    SMALLEST_VALUE,
+    Decay,
+)
+from freshq.stores.sql import codes
 from freshq.stores.sql.database import answer_within
 from freshq.stores.sql.failures import FOREIGN_TABLE
-from freshq.stores.sql.rows import OVER
+from freshq.stores.sql.listening import ANY_SENDER, announcement, channel_of
+from freshq.stores.sql.rows import ENTRY_CHARS, NEW_COLUMNS, OVER, SET_LATER
+from freshq.stores.sql.statements import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
+logger = logging.getLogger(__name__)
 LOCK_SECONDS: Final = 60
 # Columns that a history copies from the row of a task.
 COPIED: Final = (*(field.column for field in EVENT_FIELDS if field.field != "queue"), "lease_token")
@@ -102,6 +137,14 @@ def _fits(column: sa.Column[object], found: dict[str, sa.types.TypeEngine[object
     return column.name in found and (not is_whole or isinstance(found[column.name], sa.Integer))
 
 
+def place_in(connection: sa.Connection, table: str) -> str:
+    """Return the prefix of the name of a table that exists: on PostgreSQL its quoted schema."""
+    if connection.dialect.name != "postgresql":
+        return ""
+    quoted = connection.dialect.identifier_preparer.quote(table)
+    return f"{connection.execute(SCHEMA, {'of_table': quoted}).scalar_one()}."
+
+
 class Triggers:
     """The triggers of a table. On PostgreSQL they name schemas, because a writer's search path may differ."""
 
@@ -124,14 +167,7 @@ class Triggers:
     @classmethod
     def of(cls, schema: Schema, connection: sa.Connection) -> Triggers:
         """Return the triggers of tables that exist."""
-        quoted = connection.dialect.identifier_preparer.quote
-
-        def place_of(table: str) -> str:
-            if connection.dialect.name != "postgresql":
-                return ""
-            return f"{connection.execute(SCHEMA, {'of_table': quoted(table)}).scalar_one()}."
-
-        return cls(schema, connection.dialect, place_of)
+        return cls(schema, connection.dialect, partial(place_in, connection))
 
     def create_missing(self, connection: sa.Connection) -> None:
         """Create the triggers that are missing or do not work.
@@ -215,6 +251,195 @@ class Triggers:
         return values
 
 
+# The limits and defaults of `Queue.put` that the function's text names.
+LIMITS: Final[dict[str, object]] = {
+    "record": RECORD,
+    "note": NOTE_PREFIX,
+    "queue_name": NAME_PATTERN,
+    "own_ids": RESERVED_ID_PREFIX,
+    "queue_ids": QUEUE_KEY_PREFIX,
+    "max_id_bytes": MAX_ID_BYTES,
+    "max_group_bytes": MAX_GROUP_BYTES,
+    "max_priority": MAX_PRIORITY,
+    "max_seconds": MAX_SECONDS,
+    "max_epoch_seconds": MAX_EPOCH_SECONDS,
+    "max_trace_bytes": MAX_TRACE_CONTEXT_BYTES,
+    "max_payload_bytes": MAX_PAYLOAD_BYTES,
+    "max_depth": MAX_JSON_DEPTH,
+    "max_float": sys.float_info.max,
+    "max_digits": sys.int_info.default_max_str_digits,
+    "max_quoted": MAX_QUOTED_CHARS,
+    "traceparent": f"^({TRACEPARENT.pattern})( |$)",
+    "min_value": SMALLEST_VALUE,
+    "max_value": LARGEST_VALUE,
+    "default_value": DEFAULT_VALUE,
+    "step": Decay.STEP.value,
+    "linear": Decay.LINEAR.value,
+    "by_value": Order.VALUE.value,
+    "by_deadline": Order.DEADLINE.value,
+    "bands": BANDS_PER_DOUBLING,
+    "band_offset": BAND_OFFSET,
+    "age_digits": AGE_DIGITS,
+    "age_offset": AGE_OFFSET,
+    "never_us": int(NEVER * 1e6),
+    "remembered_chars": REMEMBERED_PUTS * ENTRY_CHARS,
+    "max_age_seconds": QueueConfig().max_age_seconds,
+    "retention_seconds": QueueConfig().retention_seconds,
+}
+# Arguments that break one rule of `Queue.put`, by the name of the message in the function's text.
+BROKEN: Final[dict[str, dict[str, Any]]] = {
+    "empty_id": {"task_id": ""},
+    "own_id": {"task_id": RESERVED_ID_PREFIX},
+    "queue_id": {"task_id": QUEUE_KEY_PREFIX},
+    "long_id": {"task_id": "x" * (MAX_ID_BYTES + 1)},
+    "odd_priority": {"priority": 0.5},
+    "low_priority": {"priority": -1},
+    "high_priority": {"priority": MAX_PRIORITY + 1},
+    "no_delay": {"delay_seconds": None},
+    "infinite_delay": {"delay_seconds": inf},
+    "low_delay": {"delay_seconds": -1},
+    "high_delay": {"delay_seconds": 2 * MAX_SECONDS},
+    "infinite_max_age": {"max_age_seconds": inf},
+    "low_max_age": {"max_age_seconds": 0},
+    "long_max_age": {"max_age_seconds": 2 * MAX_SECONDS},
+    "empty_group": {"group": ""},
+    "long_group": {"group": "x" * (MAX_GROUP_BYTES + 1)},
+    "empty_kind": {"kind": ""},
+    "long_kind": {"kind": "x" * (MAX_GROUP_BYTES + 1)},
+    "infinite_value": {"value": inf},
+    "low_value": {"value": 0},
+    "high_value": {"value": 2 * LARGEST_VALUE},
+    "bad_decay": {"decay": "x"},
+    "infinite_at": {"at": inf},
+    "low_at": {"at": -1},
+    "high_at": {"at": 2 * MAX_EPOCH_SECONDS},
+    "late_at": {"at": 2 * MAX_SECONDS},
+    "two_times": {"at": 1, "delay_seconds": 1},
+    "bad_traceparent": {"trace_context": "x"},
+    "bad_tracestate": {"trace_context": f"00-{'1' * 32}-{'1' * 16}-01 \0"},
+    "bad_conflict": {"on_conflict": "x"},
+    "deep_payload": {"payload": json.loads("[" * (MAX_JSON_DEPTH + 1) + "]" * (MAX_JSON_DEPTH + 1))},
+}
+# What depends on the arguments in a message: their size, and the queue's limit.
+OWN: Final = re.compile(r"\d+(?= bytes)|(?<=queue's )[\d.]+")
+_OPEN: Final = re.compile(r"\{([a-z]\w*)\}")
+# The texts of the functions of a name in the quoted schema of a table.
+FUNCTIONS: Final = sa.text(
+    "SELECT prosrc FROM pg_proc JOIN pg_namespace ON pg_namespace.oid = pronamespace "
+    "WHERE proname = :of_name AND quote_ident(nspname) || '.' = :of_place"
+)
+
+
+def refusal(arguments: dict[str, Any]) -> str:
+    """Return how `Queue.put` refuses arguments, with %s for what depends on them, and without their values.
+
+    Args:
+        arguments: Of a put, or the name of a queue.
+    """
+    try:
+        if "name" in arguments:
+            checked_options(arguments)
+        Lifecycle(QueueConfig()).created(parse_new_task(arguments), 0.0, 0.0)
+    except ValueError as error:
+        return OWN.sub("%s", str(error).partition(", got ")[0], count=1)
+    msg = f"a put would accept {arguments}"
+    raise AssertionError(msg)
+
+
+def literal(value: object) -> str:
+    """Return a text or a number in SQL."""
+    if not isinstance(value, str):
+        return repr(value)
+    quoted = "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+    return f"E{quoted}" if "\\" in value else quoted
+
+
+class PutFunction:
+    """The function by which SQL puts tasks: `freshq_put`, or `freshq_put_TABLE` if the table is not `tasks`.
+
+    It is in the schema of the table, and names schemas, because a caller's search path may differ.
+
+    Attributes:
+        name: Its name.
+    """
+
+    def __init__(self, schema: Schema, dialect: sa.Dialect, place: str) -> None:
+        """Name the tables.
+
+        Args:
+            schema: The tables.
+            dialect: The dialect of their database.
+            place: The prefix of the names of tables: their schema.
+        """
+        self._place = place
+        table = schema.tasks.name
+        self.name = "freshq_put" if table == "tasks" else f"freshq_put_{table}"
+        quoted = dialect.identifier_preparer.quote
+        self._names = {
+            "function": place + quoted(self.name),
+            "tasks": place + quoted(table),
+            "records": place + quoted(schema.records.name),
+            "columns": ", ".join(NEW_COLUMNS),
+            "values": ", ".join(f"task.{name}" for name in NEW_COLUMNS),
+            "cleared": ", ".join(f"{name} = NULL" for name in SET_LATER),
+            "channel": literal(channel_of(table)),
+            "announcement": literal(announcement(ANY_SENDER, "%s")),
+            "bad_queue": literal(refusal({"name": ""}).replace("name", "queue", 1)),
+        }
+        self._names |= {name: literal(value) for name, value in LIMITS.items()}
+        broken = BROKEN | {"large_payload": {"payload": "x" * MAX_PAYLOAD_BYTES}}
+        self._names |= {name: literal(refusal(arguments)) for name, arguments in broken.items()}
+
+    def texts(self) -> list[str]:
+        """Return the statements that create it."""
+        parts = parts_of("put.postgresql.sql")
+        each = [parts["put"], *(parts["put_json"].replace("{json}", kind) for kind in ("json", "jsonb"))]
+        filled = [_filled(_filled(text, parts), self._names) for text in each]
+        version = blake2b("".join(filled).encode(), digest_size=8).hexdigest()
+        return [text.replace("{version}", f"freshq {version}") for text in filled]
+
+    def create(self, connection: sa.Connection) -> None:
+        """Create it, or replace one of another version. Without the right to, or beside another one, warn."""
+        texts = self.texts()
+        if self._is_there(connection, texts):
+            return
+        try:
+            with connection.begin_nested():
+                for text in texts:
+                    connection.exec_driver_sql(text, execution_options={"no_parameters": True})
+        except DBAPIError as error:
+            if codes.state_of(error.orig) not in codes.DENIED_STATES:
+                raise
+            reason = " ".join(str(error.orig).split())
+            logger.warning(
+                "function %s: not created (%.300s); only SQL that puts tasks needs it", self.name, reason
+            )
+
+    def _is_there(self, connection: sa.Connection, texts: list[str]) -> bool:
+        """Return whether the functions are up to date, or an application's, which stay."""
+        version = next(line for line in texts[0].splitlines(keepends=True) if "-- freshq " in line)
+        names = {"of_name": self.name, "of_place": self._place}
+        found = connection.execute(FUNCTIONS, names).scalars().all()
+        if not all("-- freshq " in text for text in found):
+            logger.warning("function %s: an application has one of this name; freshq's is missing", self.name)
+            return True
+        return len([text for text in found if version in text]) == len(texts)
+
+
+def _filled(text: str, names: Mapping[str, str]) -> str:
+    """Fill in names in braces; leave those that are not given."""
+    return _OPEN.sub(lambda found: names.get(found[1], found[0]), text)
+
+
+def create_put_function(connection: sa.Connection, schema: Schema) -> None:
+    """Create the function by which SQL puts tasks, for the owner of the table."""
+    if connection.dialect.name != "postgresql":
+        return
+    name = connection.dialect.identifier_preparer.format_table(schema.tasks)
+    if connection.execute(PARAMETERS, {"of_table": name}).scalar() is not None:
+        PutFunction(schema, connection.dialect, place_in(connection, schema.tasks.name)).create(connection)
+
+
 @dataclass(frozen=True, slots=True)
 class Migration:
     """One step from a version of the schema to the next.
@@ -294,6 +519,7 @@ def apply_missing(connection: sa.Connection, schema: Schema, migrations: Sequenc
             sa.insert(schema.migrations).values(version=migration.version, name=migration.name)
         )
     set_storage(connection, schema.tasks)
+    create_put_function(connection, schema)
     return [migration.name for migration in missing]
 
 

@@ -242,6 +242,12 @@ def in_time(queue: str, now: float, created_after: float) -> dict[str, Any]:
     }
 
 
+def parts_of(file: str) -> dict[str, str]:
+    """Return the parts of a file of this folder by name, without their comments."""
+    _says, *parts = HEAD.split(files(__package__).joinpath(file).read_text("utf-8"))
+    return {name: COMMENT.sub("", text).strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
 class ClaimStatements(Statements):
     """The statements of claims, whose source is the text in `claim.sql` and `claim.<dialect>.sql`.
 
@@ -263,11 +269,7 @@ class ClaimStatements(Statements):
         quoted = self.dialect.identifier_preparer.format_table
         texts = {"tasks": quoted(self.tasks), "records": quoted(self.schema.records)}
         texts["columns"] = ", ".join(map(self._selected, COLUMNS))
-        for file in ("claim.sql", f"claim.{dialect}.sql"):
-            _says, *parts = HEAD.split(files(__package__).joinpath(file).read_text("utf-8"))
-            for name, text in zip(parts[::2], parts[1::2], strict=True):
-                texts[name] = COMMENT.sub("", text).strip()
-        return texts
+        return texts | parts_of("claim.sql") | parts_of(f"claim.{dialect}.sql")
 
     def _selected(self, name: str) -> str:
         is_cast = name == "payload" and self.dialect.name == "sqlite"
