@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -70,6 +71,12 @@ BATCHES: list[tuple[Any, str]] = [
 ]
 NOT_CLAIMS: list[Any] = [None, "t0", 5, ()]
 NOT_IDS: list[Any] = [None, "", 5, b"t0", "x" * 1025]
+
+
+def debounced(arguments: dict[str, Any], queue: Queue, _claim: Claim, value: Any) -> object:
+    return queue.put("work", debounce_max_seconds=value, **arguments)
+
+
 NOT_COUNTS: list[Any] = [0, -1, 1.5, "1", True, None, math.nan]
 # Verb, argument, call, wrong values.
 CALLS: list[tuple[str, str, Callable[[Queue, Claim, Any], object], list[Any]]] = [
@@ -81,6 +88,16 @@ CALLS: list[tuple[str, str, Callable[[Queue, Claim, Any], object], list[Any]]] =
         ["replace", 5],
     ),
     ("put", "at", lambda queue, _, value: queue.put("work", at=value, delay_seconds=1), [2e9]),
+    *(
+        ("put", "debounce_max_seconds", partial(debounced, arguments), values)
+        for arguments, values in (
+            ({"delay_seconds": 1, "on_conflict": "update"}, [0, -1, "5", True, math.nan, math.inf, 0.5]),
+            ({"on_conflict": "update"}, [5]),
+            ({"at": 2e9, "on_conflict": "update"}, [5]),
+            ({"delay_seconds": 1}, [5]),
+            ({"delay_seconds": 1, "on_conflict": "ignore"}, [5]),
+        )
+    ),
     ("claim", "limit", lambda queue, _, value: queue.claim(value), [*NOT_COUNTS, 1001]),
     (
         "claim",
@@ -208,7 +225,8 @@ def test_put_many_writes_all_or_nothing(store: StoreUnderTest) -> None:
 def test_the_error_for_an_unknown_field_lists_the_known_ones(queue: Queue) -> None:
     assert refusal(queue.put_many, [{"paylod": 1}]) == (
         "tasks[0].paylod: unknown field; use one of payload, task_id, priority, delay_seconds, "
-        "max_age_seconds, group, kind, value, decay, at, trace_context, parent, on_conflict"
+        "max_age_seconds, group, kind, value, decay, at, trace_context, parent, on_conflict, "
+        "debounce_max_seconds"
     )
 
 

@@ -24,6 +24,93 @@ def outcomes(receipts: list[Any]) -> list[str]:
     return [str(receipt.outcome) for receipt in receipts]
 
 
+class TestDebounce:
+    def put(self, queue: Queue, payload: Any, **options: Any) -> str:
+        given: dict[str, Any] = {"delay_seconds": 5, "on_conflict": "update", "debounce_max_seconds": 12}
+        return str(queue.put(payload, task_id="a", **given | options).outcome)
+
+    def test_each_put_moves_the_start_up_to_the_bound(self, queue: Queue, store: StoreUnderTest) -> None:
+        first = store.clock.now
+        assert self.put(queue, 0) == "CREATED"
+        for number, due_after in enumerate([9, 12, 12], 1):
+            store.clock.advance(4 if number < 3 else 1)
+            assert self.put(queue, number) == "UPDATED"
+            task = known(queue, "a")
+            assert task.first_due == task.not_before == pytest.approx(first + due_after, abs=1e-3)
+            assert (task.put_at, task.created) == pytest.approx((first, first + due_after), abs=1e-3)
+            assert task.deadline == pytest.approx(first + due_after + 3600, abs=1e-3)  # aged from then
+        assert self.put(queue, 3) == "DUPLICATE"  # the same work at the same time
+        store.clock.advance(2.99)
+        assert queue.claim() == []
+        store.clock.advance(0.02)
+        assert payloads(queue.claim(5)) == [3]
+
+    def test_past_the_bound_a_put_is_due_at_once(self, queue: Queue, store: StoreUnderTest) -> None:
+        self.put(queue, 0)
+        store.clock.advance(20)  # it is due, and nobody has claimed it
+        assert self.put(queue, 1) == "UPDATED"
+        task = known(queue, "a")
+        assert task.not_before is None
+        assert task.created == pytest.approx(store.clock.now, abs=1e-3)
+        assert payloads(queue.claim(5)) == [1]
+
+    def test_without_a_bound_a_put_starts_anew(self, queue: Queue, store: StoreUnderTest) -> None:
+        self.put(queue, 0)
+        for number in range(1, 4):
+            store.clock.advance(4)
+            self.put(queue, number, debounce_max_seconds=None)
+        assert known(queue, "a").first_due == pytest.approx(store.clock.now + 5, abs=1e-3)
+        began = store.clock.now
+        store.clock.advance(4)
+        self.put(queue, 4)
+        store.clock.advance(4)
+        self.put(queue, 5)
+        assert known(queue, "a").first_due == pytest.approx(began + 12, abs=1e-3)
+
+    @pytest.mark.parametrize("ends", ["taken", "done", "stale"])
+    def test_after_the_task_was_claimed_or_ended_it_starts_anew(
+        self, queue: Queue, store: StoreUnderTest, ends: str
+    ) -> None:
+        self.put(queue, 0, max_age_seconds=2)
+        store.clock.advance(5)
+        if ends == "stale":
+            store.clock.advance(3)
+        else:
+            (claim,) = queue.claim()
+            if ends == "done":
+                queue.complete(claim)
+            else:
+                store.clock.advance(4)
+        self.put(queue, 1)
+        task = known(queue, "a")
+        assert task.put_at == pytest.approx(store.clock.now, abs=1e-3)
+        assert task.first_due == pytest.approx(store.clock.now + 5, abs=1e-3)
+
+    def test_in_a_batch_each_task_may_have_its_own(self, queue: Queue, store: StoreUnderTest) -> None:
+        first = store.clock.now
+        tasks = [
+            {"payload": 1, "task_id": name, "delay_seconds": 5, "debounce_max_seconds": bound}
+            for name, bound in {"a": 6, "b": None}.items()
+        ]
+        queue.put_many(tasks, on_conflict="update")
+        store.clock.advance(4)
+        queue.put_many([{**task, "payload": 2} for task in tasks], on_conflict="update")
+        assert known(queue, "a").first_due == pytest.approx(first + 6, abs=1e-3)
+        assert known(queue, "b").first_due == pytest.approx(first + 9, abs=1e-3)
+        with pytest.raises(ValueError, match=r"tasks\[1\]\.debounce_max_seconds: needs on_conflict"):
+            queue.put_many([{"payload": 3}, tasks[0]])
+
+    def test_the_deadline_of_a_parent_stays(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("parent", task_id="p", max_age_seconds=30)
+        (parent,) = queue.claim()
+        for number in range(3):
+            self.put(queue, number, parent=parent)
+            store.clock.advance(4)
+        task = known(queue, "a")
+        assert task.deadline == parent.task.deadline
+        assert task.first_due == pytest.approx(store.clock.now, abs=1e-3)
+
+
 class TestWhileItLives:
     @pytest.mark.parametrize("order", ["lifo", "value"])
     @pytest.mark.parametrize("change", [{"value": 20}, {"decay": "linear"}, {"priority": 3}, {"kind": "k"}])

@@ -22,6 +22,7 @@ from freshq.model.task import (
     Verb,
     advance,
     changed,
+    keep_origin,
     keep_put,
     make_task,
     record_with,
@@ -143,6 +144,21 @@ class Lifecycle:
             **self._worth_of(new, since, deadline),
         )
         return keep_put(task, new.payload_text, has_made_id=new.task_id is None)
+
+    def debounced(self, new: NewTask, task: Task, first_put: float) -> Task:
+        """Return a new task as one of several puts of its id, the first of which was at a time in seconds."""
+        latest = round(first_put + (new.debounce_max_seconds or 0.0), 6)
+        changes: dict[str, Any] = {"put_at": first_put}
+        if latest < (task.first_due or 0.0):
+            due = max(latest, task.updated)
+            max_age_seconds = new.max_age_seconds or self.config.max_age_seconds
+            deadline = None if max_age_seconds is None else round((due + max_age_seconds) * 1e6) / 1e6
+            if new.parent is not None:
+                deadline = _inherited(new.parent, deadline)[2]
+            changes |= {"created": due, "first_due": due, "not_before": due if due > task.updated else None}
+            changes |= {"deadline": deadline, "expires": self.expires(deadline)}
+            changes |= self._worth_of(new, due, deadline)
+        return keep_origin(changed(task, **changes), task)
 
     def _worth_of(self, new: NewTask, since: float, deadline: float | None) -> dict[str, Any]:
         """Return the value, the decay and the class of a new task whose age counts from a time in seconds."""

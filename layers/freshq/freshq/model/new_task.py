@@ -113,6 +113,9 @@ class NewTask(BaseModel):
         on_conflict: If a live task has the id, "ignore" the new one or "update" the live one, ending its
             claim; with either, the id of an ended task is free. Not on attached tables. None for the argument
             of the call.
+        debounce_max_seconds: With `delay_seconds` and `on_conflict="update"`: a put that replaces a waiting
+            task is due no later than this after that task's `put_at`, and keeps it. So puts that all name it
+            are due no later than this after the first of them. None: each put starts its whole delay anew.
 
     Examples:
         >>> queue.put_many([NewTask(payload="work", task_id="b", priority=5)])[0].task_id
@@ -135,6 +138,7 @@ class NewTask(BaseModel):
     trace_context: TraceContext | None = None
     parent: Annotated[Parent | None, BeforeValidator(_as_parent)] = None
     on_conflict: Literal["ignore", "update"] | None = None
+    debounce_max_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
 
     @field_validator("at", mode="before")
     @classmethod
@@ -150,6 +154,8 @@ class NewTask(BaseModel):
     def _can_be_put(self) -> Self:
         if self.at is not None and self.delay_seconds:
             raise ValueError("at: cannot be combined with delay_seconds; use one of them")
+        if self.debounce_max_seconds is not None and not 0 < self.delay_seconds <= self.debounce_max_seconds:
+            raise ValueError("debounce_max_seconds: needs a delay_seconds that is above 0 and no longer")
         if self.parent is not None:
             inherited = {"group": self.parent.group, "trace_context": self.parent.trace_context}
             self.__dict__.update({name: getattr(self, name) or value for name, value in inherited.items()})

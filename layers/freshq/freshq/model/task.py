@@ -290,7 +290,7 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskSta
 class _Beside:
     """Keeps what a task knows beside its fields: clock, run, JSON texts, origin. Copies do not have it."""
 
-    __slots__ = ("_clock", "_handle", "_has_made_id", "_payload_text", "_result_text")
+    __slots__ = ("_clock", "_debounced", "_handle", "_has_made_id", "_payload_text", "_result_text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,7 +602,22 @@ def keep_put(task: Task, payload_text: str, *, has_made_id: bool) -> Task:
 
 def keep_origin(copy: Task[Any], task: Task[Any]) -> Task[Any]:
     """Return a copy that is put in place of a new task, with what that one keeps."""
+    if hasattr(task, "_debounced"):
+        keep_debounced(copy, task._debounced)  # noqa: SLF001 - this module's own slot
     return keep_put(copy, task.payload_text, has_made_id=has_made_id(task))
+
+
+def keep_debounced(task: Task, debounced: Callable[[Task, float], Task]) -> None:
+    """Let a new task tell its version for a put that replaces a waiting task; see `debounced_by`."""
+    object.__setattr__(task, "_debounced", debounced)
+
+
+def debounced_by(task: Task, waiting: Task) -> Task:
+    """Return a new task as it replaces a waiting one: with `debounce_max_seconds` it may be due earlier."""
+    if waiting.put_at is None or not hasattr(task, "_debounced"):
+        return task
+    debounced: Task = task._debounced(task, waiting.put_at)  # noqa: SLF001 - this module's own slot
+    return debounced
 
 
 def has_made_id(task: Task) -> bool:

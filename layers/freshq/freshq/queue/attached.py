@@ -375,13 +375,12 @@ class AttachedQueue(BaseQueue):
         trace_context: str | None = None,
         parent: Task | Claim | Mapping[str, Any] | None = None,
         on_conflict: OnConflict | None = None,
+        debounce_max_seconds: float | None = None,
         connection: CallersConnection | None = None,
     ) -> Receipt:
         """Put the record `task_id` into the queue; arguments and errors are as in `Queue.put`, and two more.
 
-        Raises:
-            NotFound: If the record does not exist.
-            IllegalTransition: If it is under construction, queued or ended, or lacks what orders the table.
+        NotFound: it does not exist. IllegalTransition: it cannot be put, or lacks what orders the table.
         """
         return super().put(
             payload,
@@ -397,6 +396,7 @@ class AttachedQueue(BaseQueue):
             trace_context=trace_context,
             parent=parent,
             on_conflict=on_conflict,
+            debounce_max_seconds=debounce_max_seconds,
             connection=connection,
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import FreshqError, Overloaded, StoreError
 from freshq.model.answers import PutOutcome, Receipt, receipts_of
+from freshq.model.task import keep_debounced
 from freshq.model.telemetry import PutSpan
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import Verbs
@@ -34,17 +35,19 @@ OUTCOMES: Final[Mapping[bool | PutOutcome, PutOutcome]] = {
 }
 
 
-# The arguments of a put that may be left out, in the order in which `put` lists them.
-OPTIONAL: Final = (
-    *("task_id", "at", "max_age_seconds", "group", "kind"),
-    *("value", "decay", "trace_context", "parent"),
+# The arguments of a put that its task has, with what counts as left out: None, or for some nothing.
+LEFT_OUT: Final = dict.fromkeys(("payload", "priority", "delay_seconds"), object()) | dict.fromkeys(
+    (
+        *("task_id", "at", "max_age_seconds", "group", "kind"),
+        *("value", "decay", "trace_context", "parent", "debounce_max_seconds"),
+    )
 )
 
 
 class Putting(Verbs):
     """Adds tasks to a queue."""
 
-    def put(
+    def put(  # noqa: D417 - one line for two
         self,
         payload: Any,
         *,
@@ -60,6 +63,7 @@ class Putting(Verbs):
         trace_context: str | None = None,
         parent: Task | Claim | Mapping[str, Any] | None = None,
         on_conflict: OnConflict | None = None,
+        debounce_max_seconds: float | None = None,
         connection: CallersConnection | None = None,
     ) -> Receipt:
         """Add a task; raise Overloaded if admission control or its parent's deadline rejected it.
@@ -77,13 +81,11 @@ class Putting(Verbs):
             decay: How the value falls until the deadline: "step" or "linear".
             trace_context: The trace that it belongs to, as in `NewTask`; None for the telemetry's.
             parent: The task whose run puts this one, or its `as_parent`; see `NewTask`.
-            on_conflict: What to do with a live task of this id: "ignore" or "update", as in `NewTask`.
+            on_conflict: What to do with a live task of this id, as in `NewTask`; debounce_max_seconds, too.
             connection: Put in the transaction of this connection of SQLAlchemy, Django or a driver.
         """
-        given = (task_id, at, max_age_seconds, group, kind, value, decay, trace_context, parent)
-        arguments = {name: each for name, each in zip(OPTIONAL, given, strict=True) if each is not None}
-        arguments |= {"payload": payload, "priority": priority, "delay_seconds": delay_seconds}
-        return self._put([("", arguments)], on_conflict, connection)[0]
+        given = {name: each for name, each in locals().items() if each is not LEFT_OUT.get(name, each)}
+        return self._put([("", given)], on_conflict, connection)[0]
 
     def put_many(
         self,
@@ -142,12 +144,14 @@ class Putting(Verbs):
         if on_conflict is not None or connection is not None:
             write = core.checked_write(on_conflict, connection)
         new = [core.parse(task, where) for where, task in places]
-        now = self._begin(new, places, connection)
+        now = self._begin(new, places, on_conflict, connection)
         stamps = core.stamps.take(now, len(new))
         tasks: list[Task] = []
         late: list[Overloaded | None] = []
         for each, created, (where, _) in zip(new, stamps, places, strict=True):
             task = core.rules.lifecycle.created(each, now, created, where)
+            if each.debounce_max_seconds is not None:
+                keep_debounced(task, partial(core.rules.lifecycle.debounced, each))
             tasks.append(task)
             late.append(None if each.parent is None else core.late_child(each.parent, task, now))
         own = {each.on_conflict for each in new} - {None, on_conflict}
@@ -164,10 +168,15 @@ class Putting(Verbs):
         self,
         new: Sequence[NewTask],
         places: Sequence[tuple[str, object]],
+        on_conflict: OnConflict | None,
         connection: CallersConnection | None,
     ) -> float:
         """Return the time; the first put decides about the options, unless a task of it is wrong."""
         core = self._core
+        for each, (where, _) in zip(new, places, strict=True):
+            if each.debounce_max_seconds is not None and (each.on_conflict or on_conflict) != "update":
+                msg = f'{where}debounce_max_seconds: needs on_conflict="update"; a put delays no other task'
+                raise ValueError(msg)
         now = core.begin_now()
         if core.options.is_settled:
             return now

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Pro
 
 from freshq.errors import FreshqError, StoreError, quoted
 from freshq.model.answers import Claim, PutOutcome
-from freshq.model.task import LIVE, TaskStatus
+from freshq.model.task import LIVE, TaskStatus, debounced_by
 from freshq.policy.value import Decay
 from freshq.stores.notifier import Notifier
 
@@ -118,8 +118,8 @@ class History(Protocol):
         """Return the events of a batch in landed form, in the order in which they were written."""
 
 
-def put_over(current: Task, task: Task, on_conflict: OnConflict) -> PutOutcome:
-    """Return the outcome of putting a task over one of the same id and queue.
+def put_over(current: Task, task: Task, on_conflict: OnConflict) -> tuple[PutOutcome, Task]:
+    """Return the outcome of putting a task over one of the same id and queue, and the task to store.
 
     Args:
         current: The stored task.
@@ -130,11 +130,14 @@ def put_over(current: Task, task: Task, on_conflict: OnConflict) -> PutOutcome:
         DUPLICATE: change nothing. UPDATED: the new task replaces a live one. CREATED: it replaces an ended
         task.
     """
-    if current.status_at(task.updated) not in LIVE:
-        return PutOutcome.CREATED
+    status = current.status_at(task.updated)
+    if status not in LIVE:
+        return PutOutcome.CREATED, task
+    if status is TaskStatus.PENDING:
+        task = debounced_by(task, current)
     # An update with the same work would only take the task from its holder.
     same = _work(current, task.updated) == _work(task, task.updated)
-    return PutOutcome.DUPLICATE if on_conflict == "ignore" or same else PutOutcome.UPDATED
+    return PutOutcome.DUPLICATE if on_conflict == "ignore" or same else PutOutcome.UPDATED, task
 
 
 def _work(task: Task, now: float) -> tuple[object, ...]:

@@ -484,7 +484,9 @@ class MemoryTasks(MemoryPart):
         current = self._tasks.get(task.task_id)
         if current is not None and current.queue != task.queue:
             return PutOutcome.DUPLICATE
-        outcome = PutOutcome.CREATED if current is None else put_over(current, task, on_conflict)
+        outcome = PutOutcome.CREATED
+        if current is not None:
+            outcome, task = put_over(current, task, on_conflict)
         if outcome is not PutOutcome.DUPLICATE:
             self._store(task)
         return outcome

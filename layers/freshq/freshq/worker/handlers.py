@@ -95,6 +95,7 @@ class PutOptions(KindDefaults, total=False):
     trace_context: str | None
     parent: Task[Any] | Claim | Mapping[str, Any] | None
     on_conflict: OnConflict | None
+    debounce_max_seconds: float | None
     connection: Any
 
 

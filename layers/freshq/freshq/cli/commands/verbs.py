@@ -51,6 +51,10 @@ Conflict = Annotated[
     str | None,
     typer.Option(metavar="ignore|update", help="If a task with this id is live, keep it or replace it."),
 ]
+DebounceMaxSeconds = Annotated[
+    float | None,
+    typer.Option(help="With a delay and update: seconds from the first put after which no put delays it."),
+]
 AsText = Annotated[bool, typer.Option("--text", help="The payload is a string, not JSON.")]
 Lines = Annotated[
     str | None,
@@ -103,6 +107,7 @@ def put(
     value: Value = None,
     decay: DecayOption = None,
     on_conflict: Conflict = None,
+    debounce_max_seconds: DebounceMaxSeconds = None,
     text: AsText = False,
     lines: Lines = None,
     as_tasks: AsTasks = False,
@@ -120,9 +125,8 @@ def put(
         "at": None if at is None else instant("at", at),
         "max_age_seconds": max_age_seconds,
         "group": group,
-        "kind": kind,
     }
-    options |= {"value": value, "decay": decay}
+    options |= {"kind": kind, "value": value, "decay": decay, "debounce_max_seconds": debounce_max_seconds}
     _check_lines(lines, payload, task_id, on_conflict, text=text, as_tasks=as_tasks)
     if lines is not None:
         put_lines(session, lines, options, as_text=text, as_tasks=as_tasks)

@@ -117,9 +117,11 @@ class DynamoTasks(DynamoPart):
         current = decode_if_task(found)
         if found is None or current is None or current.queue != task.queue:
             return PutOutcome.DUPLICATE
-        outcome = put_over(current, task, on_conflict)
+        outcome, version = put_over(current, task, on_conflict)
         if outcome is not PutOutcome.DUPLICATE:
-            self.calls.put(remembering(item, found), _if_still(current))
+            with nullcontext() if version is task else self._announcing(version):
+                item = encode(version, self.keyspace)
+                self.calls.put(remembering(item, found), _if_still(current))
         return outcome
 
     def _announced(

@@ -447,11 +447,12 @@ class SqlTasks(SqlPart):
         earlier = outcome_of(task.request_token, found.put_token)
         if earlier is not None:  # the reply to an earlier attempt was lost
             return earlier
-        outcome = put_over(current, task, on_conflict)
+        outcome, version = put_over(current, task, on_conflict)
         if outcome is PutOutcome.DUPLICATE:
             return PutOutcome.DUPLICATE
-        new = row_of(task) | {"put_token": remember(task.request_token, outcome, found.put_token)}
+        new = row_of(version) | {"put_token": remember(task.request_token, outcome, found.put_token)}
         connection.execute(self.put_sql.overwrite, new | where | {"of_request_token": current.request_token})
+        self.horizon.entered([version])
         return outcome
 
     @override
