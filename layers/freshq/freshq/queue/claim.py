@@ -739,7 +739,7 @@ class Claiming(Verbs):
         # If the store does not answer, the next look is a quarter of a lease later.
         brought_in = core.bring_in_due() if is_due else 0
         claims = take(limit, lease_seconds)
-        if len(claims) < limit and not is_due:
+        if len(claims) < limit and not is_due and not core.upkeep.nothing_is_due(began):
             brought_in = self._add_due(claims, take, limit, lease_seconds)
         taken = len(claims)
         claims[:] = fit_to_run(core, claims, lease_seconds, began)

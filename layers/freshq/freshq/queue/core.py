@@ -622,6 +622,8 @@ class Core:
         if self.running is not None and task.group is not None:
             self.running.ended([task], settled.updated)
         in_time = None
+        if settled.status is TaskStatus.PENDING:
+            self.upkeep.delayed()
         if is_served:
             in_time = settled.deadline is None or settled.updated <= settled.deadline
         self.rules.meter.ended(settled.updated, settled, took_seconds, in_time=in_time)

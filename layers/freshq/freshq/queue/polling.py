@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from freshq.errors import StoreError, WaitTimeout
 from freshq.model.checks import checked_ids, checked_seconds
 from freshq.model.task import LIVE
+from freshq.queue.upkeep import RELY_SECONDS
 
 if TYPE_CHECKING:
     from freshq.model.answers import Claims
@@ -83,6 +84,9 @@ class Fetcher:
         # When the next task is due, and the count at which it was read.
         self._due: float | None = None
         self._due_seen = -1
+        # Until then, and while this process delays no task, a due time that was read is used again.
+        self._rely_until = -math.inf
+        self._delays = 0
         self._look_at = -math.inf
         self._began = 0.0
         # Looks in a row that found nothing, and did not search every line.
@@ -129,11 +133,26 @@ class Fetcher:
                 is_connected and self._due_seen == self.seen and not (self._due and self._due <= core.now())
             )
             if not is_known:
-                self._due, self._due_seen = core.store.next_due(core.name, self._began), self.seen
+                seconds = min(seconds, self._read_due())
             return seconds if self._due is None else max(0.0, min(seconds, self._due - core.now()))
         except StoreError:
             logger.warning("queue %r: could not read when its next task is due", core.name, exc_info=True)
         return seconds
+
+    def _read_due(self) -> float:
+        """Read when the next task is due, unless that was done just now; return when to do so again.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        core, now = self._core, time.monotonic()
+        if now < self._rely_until and core.upkeep.delays == self._delays:
+            return self._rely_until - now
+        self._delays = core.upkeep.delays
+        self._due, self._due_seen = core.store.next_due(core.name, self._began), self.seen
+        self._rely_until = now + RELY_SECONDS
+        core.upkeep.rely(self._began, self._due, self._delays)
+        return math.inf
 
     def found_few(self, found: int, *, more: bool = False) -> None:
         """Note that a look found too few tasks, so that the next one is due after `seconds`.

@@ -194,6 +194,9 @@ class Putting(Verbs):
         else:
             answers = _answers(tasks, write)
             rules.meter.offered(now, tasks)
+        for task in tasks:
+            if task.not_before is not None:
+                self._core.upkeep.delayed()
         receipts = [answer for answer in answers if isinstance(answer, Receipt)]
         if len(receipts) < len(tasks):
             receipts = receipts_of(answers, [task.task_id for task in tasks])
