@@ -134,23 +134,19 @@ def test_kinds_that_a_producer_makes_up_do_not_grow_without_bound(registry: Coll
     assert counts(registry, kind=OTHER_KINDS) == {"tasks_created_total": 7}
 
 
-def test_all_queues_that_a_block_opens_are_counted_once_beside_their_own(registry: CollectorRegistry) -> None:
+def test_all_queues_are_counted_once_beside_their_own_telemetry(registry: CollectorRegistry) -> None:
     prometheus, own = Prometheus(registry), OpenTelemetry()
+    queues = [Queue.memory(name="before"), Queue.memory(name="own", telemetry=own)]
     with everywhere(prometheus):
-        queues = [
-            Queue.memory(name="plain"),
-            Queue.memory(name="own", telemetry=own),
-            Queue.memory(name="twice", telemetry=Prometheus(registry)),
-        ]
-    for queue in queues:
-        queue.put(1)
-        Worker(queue, lambda _task: None, idle_exit_seconds=0.05).run()
-        assert counts(registry, queue=queue.name)["tasks_succeeded_total"] == 1
-        assert counts(registry, queue=queue.name)["tasks_created_total"] == 1
-    assert core_of(queues[1]).telemetries == (own, prometheus)
-    after = Queue.memory(name="after")
-    after.put(1)
-    assert counts(registry, queue="after") == {}
+        queues += [Queue.memory(name="inside"), Queue.memory(name="twice", telemetry=Prometheus(registry))]
+        assert core_of(queues[1]).telemetries == (own, prometheus)
+        for queue in queues:
+            queue.put(1)
+            Worker(queue, lambda _task: None, idle_exit_seconds=0.05).run()
+            assert counts(registry, queue=queue.name)["tasks_succeeded_total"] == 1
+            assert counts(registry, queue=queue.name)["tasks_created_total"] == 1
+    queues[0].put(2)
+    assert counts(registry, queue="before")["tasks_created_total"] == 1
 
 
 class Broken(Telemetry):
@@ -175,10 +171,10 @@ def test_a_failure_of_one_leaves_the_others_counting(registry: CollectorRegistry
             lease_seconds=10,
             backlog=BacklogLimit(1),
         )
-    queue.put_many([{"payload": 1}, {"payload": 1, "kind": "kills"}])
-    queue.claim(1)
-    clock.advance(11)
-    queue.admin.upkeep()
+        queue.put_many([{"payload": 1}, {"payload": 1, "kind": "kills"}])
+        queue.claim(1)
+        clock.advance(11)
+        queue.admin.upkeep()
     assert counts(registry, queue="q", reason="overflow") == {"tasks_shed_total": 1}
     assert counts(registry, queue="q", kind="kills")["tasks_failed_total"] == 1
 

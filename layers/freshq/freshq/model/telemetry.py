@@ -6,7 +6,8 @@ import logging
 import traceback
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakSet
 
 from typing_extensions import override
 
@@ -122,17 +123,38 @@ class Telemetry:
         """Receive tasks that this process made dead letters, because their last leases had expired."""
 
 
+class Observed(Protocol):
+    """What reports to telemetry."""
+
+    def observe(self) -> None:
+        """Report from now on to `telemetries`."""
+
+
 _EVERYWHERE: Final[list[Telemetry]] = []
+_OBSERVED: Final[WeakSet[Observed]] = WeakSet()
 
 
 @contextmanager
 def everywhere(telemetry: Telemetry) -> Iterator[None]:
-    """Let telemetry also receive the verbs of each queue that is opened inside the block."""
+    """Let telemetry also receive the verbs of all queues of this process during the block."""
     _EVERYWHERE.append(telemetry)
     try:
+        _observe_all()
         yield
     finally:
         _EVERYWHERE.remove(telemetry)
+        _observe_all()
+
+
+def _observe_all() -> None:
+    for each in list(_OBSERVED):
+        each.observe()
+
+
+def observed(queue: Observed) -> None:
+    """Let a queue observe now, and whenever the telemetry of all queues changes."""
+    _OBSERVED.add(queue)
+    queue.observe()
 
 
 def telemetries(own: Telemetry) -> tuple[Telemetry, ...]:

@@ -17,7 +17,7 @@ from freshq.model.lifecycle import SERVED, Lifecycle, Stamps, held_task
 from freshq.model.new_task import parse_new_task
 from freshq.model.storable_options import QueueRules, StoredOptions
 from freshq.model.task import TaskStatus
-from freshq.model.telemetry import SettleSpan, observer_of, telemetries
+from freshq.model.telemetry import SettleSpan, observed, observer_of, telemetries
 from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
 from freshq.queue.lines import LineBook, OpenLines
 from freshq.queue.shared.admission import AdmissionControl, BacklogBound, LineCodel
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from freshq.model.telemetry import Telemetry
     from freshq.policy.order import Order
     from freshq.policy.retry import AttemptLimit
+    from freshq.policy.shedding import ShedReason
     from freshq.stores.base import CallersConnection, PutResult, Store, Transactions
 
 # Puts tasks into the store; returns for each, in order: whether it was new, the outcome, or the error.
@@ -159,11 +160,11 @@ class Core:
     def __init__(self, store: Store, config: QueueConfig) -> None:
         self.store = store
         self.name = config.name
-        self.telemetries = telemetries(config.telemetry)
-        self.observer = observer_of(self.telemetries)
+        self._own_telemetry = config.telemetry
+        self.telemetries: tuple[Telemetry, ...] = ()
+        self.observer: Telemetry | None = None
         self.settle: Callable[[Settlement], Task] = self._settle
-        if self.observer is not None:
-            self.settle = partial(self._settle_observed, self.observer)
+        observed(self)
         self.codec = config.codec
         self.encode = None if config.codec is JSON else partial(encoded, config.codec)
         self.kinds = config.kinds
@@ -186,6 +187,16 @@ class Core:
         self.known_config = self.options.named
         self.rules = cast("Rules", _Unread(self))
 
+    def observe(self) -> None:
+        """Report verbs to the queue's own telemetry, and to that of all queues of this process."""
+        self.telemetries = telemetries(self._own_telemetry)
+        self.observer = observer = observer_of(self.telemetries)
+        self.settle = self._settle if observer is None else partial(self._settle_observed, observer)
+
+    def _note_shed(self, reason: ShedReason, tasks: int) -> None:
+        if self.observer is not None:
+            self.observer.shed(self.name, reason, tasks)
+
     def _defaults(self) -> Mapping[str, Any]:
         """Return the defaults of this queue that differ from other queues' defaults."""
         return {}
@@ -202,7 +213,7 @@ class Core:
         """
         rules, lifecycle = config.rules(), Lifecycle(config)
         self.flush()
-        meter = FlowMeter(self.store, self.name, rules, self.later, self.observer)
+        meter = FlowMeter(self.store, self.name, rules, self.later, self._note_shed)
         admission = backlog = None
         if rules.admission is not None:
             admission = AdmissionControl(meter, rules.admission, rules.deadline_seconds, self.uniform)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from freshq.model.task import Task
-    from freshq.model.telemetry import Telemetry
     from freshq.policy.pressure import Flow, Pressure
     from freshq.policy.rules import OverloadRules
     from freshq.queue.shared.later import Later
@@ -115,7 +114,7 @@ class FlowMeter:
         queue: str,
         rules: OverloadRules,
         later: Later | None = None,
-        observer: Telemetry | None = None,
+        tell: Callable[[ShedReason, int], None] | None = None,
     ) -> None:
         """Start with nothing counted.
 
@@ -124,10 +123,10 @@ class FlowMeter:
             queue: Name of the queue.
             rules: Its overload control. Only an admission limit needs the counts of groups.
             later: Writes the counts that are due beside a transaction; None if there are no transactions.
-            observer: Also receives how many tasks were shed, and why; None for nobody.
+            tell: Receives why tasks were shed, and how many; None: nobody does.
         """
         self._later = later
-        self._observer = observer
+        self._tell_shed = tell
         self._store = store
         self._queue = queue
         self._lock = new_lock()
@@ -222,8 +221,8 @@ class FlowMeter:
             self._flush_or_begin(now)
 
     def _tell(self, reason: ShedReason, count: int) -> None:
-        if self._observer is not None and count:
-            self._observer.shed(self._queue, reason, count)
+        if self._tell_shed is not None and count:
+            self._tell_shed(reason, count)
 
     def _flush_or_begin(self, now: float) -> None:
         """Write the counts; after the first count, only schedule the write."""

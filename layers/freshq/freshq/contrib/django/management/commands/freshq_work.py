@@ -39,8 +39,8 @@ OPTIONS: Final = {
     "idle-exit-seconds": "End after this time without a task.",
     "give-up-seconds": "End with the error if the database does not answer for this time.",
     "drain-seconds": "How long to wait for running tasks at the end.",
-    "health-port": "Port of /live and /ready; 0 for a free one.",
-    "health-host": "Address of the health checks.",
+    "health-port": "Port of /live, /ready and /metrics; 0 for a free one.",
+    "health-host": "Address of that port.",
     "status-seconds": "Time between two status lines of JSON.",
 }
 FLAGS: Final = {
