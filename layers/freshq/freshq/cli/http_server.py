@@ -1,19 +1,108 @@
-"""Serve small answers that other programs poll every few seconds."""
+"""Listen for HTTP requests and check who calls; serve small answers that programs poll."""
 
 from __future__ import annotations
 
+import socket
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Final, NamedTuple
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from http import HTTPStatus
+    from collections.abc import Callable, Collection, Mapping
+
+    import uvicorn
 
 LOOPBACK: Final = "127.0.0.1"
+LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 # A client sends such a request in one packet.
 REQUEST_SECONDS: Final = 5.0
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address to listen on."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that already listens; port 0 is a free one.
+
+    Raises:
+        ValueError: If it cannot listen there.
+    """
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+        found.listen()  # immediately, so that nobody else takes the port
+    except (OSError, OverflowError) as error:
+        found.close()
+        msg = f"port: cannot listen on {host}:{port} ({error}); give another port or host"
+        raise ValueError(msg) from error
+    return found
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the address of a server."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def quiet_config(app: Any, end_seconds: int, **more: Any) -> uvicorn.Config:
+    """Return the settings of a server that logs errors only.
+
+    Args:
+        app: What answers, as ASGI has it.
+        end_seconds: After a signal, requests under way have this long to finish.
+        more: Further settings.
+    """
+    import uvicorn  # of an extra; the server of metrics does without
+
+    quiet: dict[str, Any] = {"access_log": False, "log_level": "error", "log_config": None}
+    hidden: dict[str, Any] = {"proxy_headers": False, "server_header": False, "date_header": False}
+    return uvicorn.Config(
+        app,
+        interface="asgi3",
+        lifespan="on",
+        timeout_graceful_shutdown=end_seconds,
+        **quiet,
+        **hidden,
+        **more,
+    )
+
+
+def foreign_caller(
+    headers: Mapping[str, str], names: Collection[str], advice: str
+) -> tuple[HTTPStatus, str] | None:
+    """Return the status and the reason why a request is refused: a page of another site may have sent it.
+
+    Such a page cannot forge Host or Origin. Host reveals DNS rebinding.
+
+    Args:
+        headers: Headers of the request, by their names in lower case.
+        names: Accepted host names.
+        advice: What to do about an unknown host name.
+    """
+    host = headers.get("host", "")
+    if _name(f"//{host}") not in names:
+        return HTTPStatus.MISDIRECTED_REQUEST, f"unknown host name; {advice}"
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != host:
+        return HTTPStatus.FORBIDDEN, "the request comes from a page of another origin"
+    return None
+
+
+def _name(address: str) -> str | None:
+    """Return the host name of an address; None if the address is invalid."""
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
 
 
 class HttpResponse(NamedTuple):

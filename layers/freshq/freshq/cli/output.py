@@ -16,7 +16,7 @@ import typer
 
 from freshq.errors import needs, printable
 from freshq.model.answers import WaitsFor
-from freshq.model.task import TaskStatus
+from freshq.model.task import INTERNAL, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 # Units of time: seconds, name, seconds of the next smaller unit, and its name.
 UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
-# Not printed: the store's bookkeeping, and the token, which is a secret of the holder.
-INTERNAL: Final = ("expires", "request_token", "lease_token", "line_class", "attempt_record")
 MIN_EXCERPT_CHARS: Final = 8
 MIN_ID_CHARS: Final = 12
 # Width of pipes and files: wider than any task's line, so nothing is wrapped.

@@ -20,7 +20,14 @@ from pydantic import (
 
 from freshq.model.fields import MAX_ID_BYTES, QUEUE_KEY_PREFIX, RESERVED_ID_PREFIX
 from freshq.model.forks import new_lock
-from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, Task, checked_trace_context
+from freshq.model.task import (
+    MAX_PRIORITY,
+    MAX_SECONDS,
+    MAX_TRACESTATE_BYTES,
+    TRACEPARENT,
+    Task,
+    checked_trace_context,
+)
 from freshq.model.validation import MAX_PAYLOAD_BYTES, first_problem, json_copy, json_text
 from freshq.policy.value import LARGEST_VALUE, SMALLEST_VALUE, Decay
 
@@ -65,7 +72,11 @@ def _as_parent(value: Any) -> Any:
 
 Id: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_can_be_an_id)]
 Name: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_every_store_keeps_it)]
-TraceContext: TypeAlias = Annotated[str, AfterValidator(checked_trace_context)]
+TraceContext: TypeAlias = Annotated[
+    str,
+    AfterValidator(checked_trace_context),
+    Field(json_schema_extra={"pattern": f"^{TRACEPARENT.pattern}( [ -~]{{0,{MAX_TRACESTATE_BYTES}}})?$"}),
+]
 
 
 class Parent(BaseModel):

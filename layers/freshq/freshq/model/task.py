@@ -38,6 +38,8 @@ _TRACE_ID: Final = slice(3, 35)
 MAX_STEP_CHARS: Final = 200
 # Stores keep the fraction in whole millionths, so that all of them return the same value.
 FRACTION_DIGITS: Final = 6
+# Not shown to users: the store's bookkeeping, and the token, which is a secret of the holder.
+INTERNAL: Final = ("expires", "request_token", "lease_token", "line_class", "attempt_record")
 MAX_PRIORITY: Final = 9
 MAX_ATTEMPTS_KEPT: Final = 5
 # A century. Longer spans are mistakes, and may not fit into a store's numbers.

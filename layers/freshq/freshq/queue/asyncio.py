@@ -274,7 +274,9 @@ class AsyncQueue(AwaitedQueue):
         undo = partial(_give_back, self.queue)
         if wait_seconds == 0:
             return await self.threads.run(claim, undo)
-        return await self._answer_of(poll_for_claims(claim, core_of(self.queue), wait_seconds), undo)
+        return await answer_in_threads(
+            self.threads, poll_for_claims(claim, core_of(self.queue), wait_seconds), undo
+        )
 
     async def wait(
         self, task_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
@@ -282,14 +284,14 @@ class AsyncQueue(AwaitedQueue):
         """Return a task once it has ended. The arguments and errors are as in `Queue.wait`."""
         ids = [checked_id(task_id)]
         poll = EndsPoll(core_of(self.queue), ids, timeout_seconds, poll_seconds)
-        return (await self._answer_of(poll))[0]
+        return (await answer_in_threads(self.threads, poll))[0]
 
     async def wait_many(
         self, task_ids: Iterable[str], *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
     ) -> AsyncIterator[Task]:
         """Yield tasks as they end. The arguments and errors are as in `Queue.wait_many`."""
         poll = EndsPoll(core_of(self.queue), task_ids, timeout_seconds, poll_seconds)
-        while ended := await self._answer_of(poll):
+        while ended := await answer_in_threads(self.threads, poll):
             for task in ended:
                 yield task
 
@@ -311,17 +313,6 @@ class AsyncQueue(AwaitedQueue):
         await self._held_threads.finish()
         await super().close()
 
-    async def _answer_of(self, poll: Poll[T], undo: Callable[[T], object] | None = None) -> T:
-        """Poll until there is an answer, without holding a thread between polls."""
-
-        def undo_answer(answer: T | Interval) -> None:
-            if undo is not None and not isinstance(answer, Interval):
-                undo(answer)
-
-        while isinstance(answer := await self.threads.run(poll, undo_answer), Interval):
-            await _sleep(answer)
-        return answer
-
 
 class AsyncAttachedQueue(AsyncQueue):
     """An `AttachedQueue` for coroutines: `AsyncAttachedQueue(Queue.dynamodb(..., attach=True, key=...))`."""
@@ -332,6 +323,24 @@ class AsyncAttachedQueue(AsyncQueue):
         self.records: AsyncRecords = AsyncRecords(queue, self.threads)
 
     put = verb(AttachedQueue.put)
+
+
+async def answer_in_threads(threads: Threads, poll: Poll[T], undo: Callable[[T], object] | None = None) -> T:
+    """Poll until there is an answer, without holding a thread between polls.
+
+    Args:
+        threads: Where polls run.
+        poll: The poll.
+        undo: Called with the answer if nobody awaits it any more.
+    """
+
+    def undo_answer(answer: T | Interval) -> None:
+        if undo is not None and not isinstance(answer, Interval):
+            undo(answer)
+
+    while isinstance(answer := await threads.run(poll, undo_answer), Interval):
+        await _sleep(answer)
+    return answer
 
 
 async def _sleep(interval: Interval) -> None:

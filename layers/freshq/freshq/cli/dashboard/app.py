@@ -38,6 +38,7 @@ from freshq.cli.dashboard.snapshots import (
     queue_row,
     schedule_rows,
 )
+from freshq.cli.http_server import foreign_caller
 from freshq.cli.output import json_text
 from freshq.cli.session import note
 from freshq.errors import FreshqError, NotFound, RefusedError
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 TOKEN_HEADER: Final = "x-freshq-token"  # noqa: S105 - the name of the header, not its value
 # Other paths need no token and show nothing of the queue.
 API: Final = "/api/"
@@ -100,30 +100,17 @@ class Access:
     def refusal(self, path: str, headers: Headers) -> tuple[HTTPStatus, str] | None:
         """Return the status and the reason of a refusal; None if the request is allowed.
 
-        A page of another site can make a browser call the dashboard, but it cannot forge Host or Origin, and
-        does not know the token. Host reveals DNS rebinding.
+        A page of another site can make a browser call the dashboard, but it does not know the token.
 
         Args:
             path: Path of the request.
             headers: Headers of the request.
         """
-        host = headers.get("host", "")
-        if _name(f"//{host}") not in self.names:
-            return HTTPStatus.MISDIRECTED_REQUEST, "unknown host name; add it with --allow-host"
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
-            return HTTPStatus.FORBIDDEN, "the request comes from a page of another origin"
+        if refusal := foreign_caller(headers, self.names, "add it with --allow-host"):
+            return refusal
         given = headers.get(TOKEN_HEADER, "")
         if path.startswith(API) and not hmac.compare_digest(given.encode(), self.token.encode()):
             return HTTPStatus.UNAUTHORIZED, "the token is missing or wrong; open the address that was printed"
-        return None
-
-
-def _name(address: str) -> str | None:
-    """Return the host name of an address; None if the address is invalid."""
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
         return None
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import secrets
-import socket
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,11 +13,12 @@ import uvicorn
 from typing_extensions import override
 
 from freshq.cli.command import Port, QueueContext, checked_interval
-from freshq.cli.dashboard.app import LOOPBACK_NAMES, Access, Shown, application
-from freshq.cli.http_server import LOOPBACK
+from freshq.cli.dashboard.app import Access, Shown, application
+from freshq.cli.http_server import LOOPBACK, LOOPBACK_NAMES, is_loopback, listening, quiet_config, url_of
 from freshq.model.checks import without_password
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator, Sequence
 
 DEFAULT_PORT: Final = 8710
@@ -61,20 +60,13 @@ class ListenAddress:
         Raises:
             ValueError: If other machines can reach it, and no name is given.
         """
-        if not _is_loopback(self.host) and not self.names:
+        if not is_loopback(self.host) and not self.names:
             msg = (
                 f"host: {self.host!r} can be reached from other machines, unencrypted; "
                 "to allow that, add --allow-host NAME, the name that browsers use"
             )
             raise ValueError(msg)
         return self
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Dashboard(uvicorn.Server):
@@ -95,26 +87,14 @@ class Dashboard(uvicorn.Server):
             ValueError: If it cannot listen there.
         """
         address.checked()
-        self._socket = _listening(address)
+        self._socket = listening(address.host, address.port)
         token = secrets.token_urlsafe(TOKEN_BYTES)
-        names = {*LOOPBACK_NAMES, *address.names} if _is_loopback(address.host) else {*address.names}
+        names = {*LOOPBACK_NAMES, *address.names} if is_loopback(address.host) else {*address.names}
         app, self._boards = application(shown, Access(frozenset(names), token))
         port = self._socket.getsockname()[1]
         name = address.names[0] if address.names else address.host
-        self.url = f"http://{f'[{name}]' if ':' in name else name}:{port}/#token={token}"
-        super().__init__(
-            uvicorn.Config(
-                app,
-                access_log=False,
-                log_level="error",
-                log_config=None,
-                proxy_headers=False,
-                server_header=False,
-                date_header=False,
-                lifespan="on",
-                timeout_graceful_shutdown=END_SECONDS,
-            )
-        )
+        self.url = f"{url_of(name, port)}/#token={token}"
+        super().__init__(quiet_config(app, END_SECONDS))
 
     def serve_here(self) -> None:
         """Serve until SIGINT or SIGTERM."""
@@ -140,20 +120,6 @@ class Dashboard(uvicorn.Server):
         """End the streams first, because the server waits for them."""
         self._boards.close()
         await super().shutdown(sockets)
-
-
-def _listening(address: ListenAddress) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listening = socket.socket(family)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((address.host, address.port))
-        listening.listen()  # immediately, so that nobody else takes the port
-    except (OSError, OverflowError) as error:
-        listening.close()
-        msg = f"port: cannot listen on {address.host}:{address.port} ({error}); give another port or host"
-        raise ValueError(msg) from error
-    return listening
 
 
 def dashboard(
