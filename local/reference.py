@@ -375,12 +375,15 @@ PROGRAMS: Final = (
     "demo --seconds 3",
     "dashboard --port 0 --queue COPY",
     "metrics --port 0 --queue COPY",
+    "serve --port 0 --queue COPY",
     "schedule SCHEDULES --queue OUTBOX",
     "work app:run --idle-exit-seconds 0.2 --status-seconds 0.05 --verbose --queue WORK",
     "relay --from OUTBOX --to COPY --idle-exit-seconds 0.1",
 )
 # Output after which such a program gets the signal to end; other programs end by themselves.
-SERVES: Final = {"dashboard": "url", "metrics": "url", "schedule": "fired"}
+SERVES: Final = {"dashboard": "url", "metrics": "url", "serve": "url", "schedule": "fired"}
+# The page of a server that answers once it handles signals.
+PAGES: Final = {"dashboard": "", "serve": "/healthz"}
 # Options that change a command's output.
 FORMS: Final = frozenset(
     {"put --lines", "list --top", "work --dry-run", "schedule --dry-run", "simulate --sweep"}
@@ -565,9 +568,9 @@ def _printed(line: str, files: Mapping[str, str], folder: Path) -> str:
         for line_of_output in cast("IO[str]", process.stdout):
             printed += line_of_output
             if f'"{SERVES.get(words[0])}"' in line_of_output:
-                if words[0] == "dashboard":
+                if words[0] in PAGES:
                     page = json.loads(printed)["url"].partition("#")[0]
-                    urlopen(page).close()  # noqa: S310 - it serves then  # nosec B310
+                    urlopen(page + PAGES[words[0]]).close()  # noqa: S310 - it serves then  # nosec B310
                 process.send_signal(signal.SIGINT)
     if process.returncode:
         msg = f"{line}: status {process.returncode}"

@@ -140,6 +140,14 @@ ONLY_WITH_ALL: Final = (
             *(f"sqlalchemy-sql-arguments{number}" for number in (10, 11)),
         )
     ),
+    # One client shows that a killed server loses nothing; other tests send arbitrary requests.
+    *(
+        f"tests/unit/cli/test_serve.py::test_{name}"
+        for name in (
+            "no_request_of_schemathesis_fails",
+            "nothing_is_lost_or_double_while_the_server_is_killed[go]",
+        )
+    ),
     # The case of the worker already shows that each contender does all its tasks.
     "tests/unit/benchmarks/test_throughput_page.py::test_everything_is_done_when_it_is_measured[claims",
     # How costs grow.

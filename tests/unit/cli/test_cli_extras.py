@@ -39,6 +39,7 @@ def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("uvicorn", "dashboard", ["dashboard", "--queue", "memory://"]),
         ("prometheus_client", "metrics", ["metrics", "--queue", "memory://"]),
         ("opentelemetry", "otel", ["stats", "--queue", "memory://?telemetry=opentelemetry"]),
+        ("uvicorn", "http", ["serve", "--queue", "memory://"]),
         ("altair", "plot", ["simulate", "--rate", "1", "--plot", "plot.png"]),
     ],
 )

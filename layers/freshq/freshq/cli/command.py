@@ -160,7 +160,9 @@ class Group(PlainFlags, TyperGroup):
     @override
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help as plain text: whatever the terminal, it fits on one screen of 80 columns."""
-        formatter.write(f"Usage: {ctx.command_path} COMMAND [ARGUMENTS] [--help]\n{self.help}\n")
+        usage, text = f"Usage: {ctx.command_path} COMMAND [ARGUMENTS] [--help]", self.help or ""
+        between = "  " if len(usage) + len("  ") + len(text) <= HELP_CHARS else "\n"
+        formatter.write(f"{usage}{between}{text}\n")
         shown = {name: command for name, command in self.commands.items() if not command.hidden}
         headings = {name: getattr(command, "rich_help_panel", None) or "" for name, command in shown.items()}
         chars = max(map(len, shown), default=0) + GAP_CHARS

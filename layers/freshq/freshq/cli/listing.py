@@ -196,6 +196,12 @@ COMMANDS: Final[tuple[Listed, ...]] = (
     *_on_queue("Run", "commands.watch", watch="Show the queue live in the terminal."),
     *_on_queue("Run", "dashboard.server", extra="dashboard", dashboard="Show the queue live in a browser."),
     *_on_queue(
+        "Run",
+        "commands.serve",
+        extra="http",
+        serve="Serve the queue over HTTP, to producers in any language.",
+    ),
+    *_on_queue(
         "Run", "commands.metrics", extra="metrics", metrics="Serve the gauges of a queue to Prometheus."
     ),
     Listed("shell", "Run", "shell:shell", "Type these commands at a prompt, or pipe them in.", on_queue=True),

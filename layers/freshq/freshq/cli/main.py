@@ -24,7 +24,7 @@ class Freshq(OneLineErrors):
 
 app = typer.Typer(
     cls=Freshq,
-    help="A task queue for work that loses value with age.",
+    help="A queue for work that loses value.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -1,0 +1,204 @@
+"""`freshq serve`: an HTTP interface to a queue, for producers in any language."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+import uvicorn
+
+from freshq.cli.command import Port, QueueContext
+from freshq.cli.http_server import (
+    LOOPBACK,
+    LOOPBACK_NAMES,
+    foreign_caller,
+    is_loopback,
+    listening,
+    quiet_config,
+    url_of,
+)
+from freshq.feeds.http_api import (
+    JSON_TYPE,
+    MAX_BODY_BYTES,
+    ApiRequest,
+    ApiResponse,
+    HttpApi,
+    Refusal,
+    response_to,
+)
+from freshq.queue.asyncio import answer_in_threads
+from freshq.stores.threads import MAX_THREADS, Threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
+
+    from freshq.queue.base import BaseQueue
+
+DEFAULT_PORT: Final = 8720
+TOKENS_VARIABLE: Final = "FRESHQ_SERVE_TOKENS"
+MIN_TOKEN_CHARS: Final = 16
+# A body must arrive in this time.
+BODY_SECONDS: Final = 30.0
+# What was accepted has this long to be answered; Kubernetes kills after 30 s.
+END_SECONDS: Final = 25
+# Each connection holds at most one body in memory.
+MAX_CONNECTIONS: Final = 500
+Host = Annotated[str, typer.Option(help="Address to serve on; others than this machine's need tokens.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help=f"Accepted bearer tokens, one a line. By default, those in {TOKENS_VARIABLE}."
+    ),
+]
+
+
+class ApiServer(uvicorn.Server):
+    """A server that already listens.
+
+    Attributes:
+        url: Its address.
+    """
+
+    def __init__(self, queue: BaseQueue, host: str, port: int, tokens: Sequence[str] = ()) -> None:
+        """Listen.
+
+        Args:
+            queue: The queue.
+            host: Address to listen on.
+            port: Port; 0 for a free one.
+            tokens: The accepted tokens; none are needed on this machine's own addresses.
+
+        Raises:
+            ValueError: If it cannot listen there, or others could put tasks without a token.
+        """
+        if not tokens and not is_loopback(host):
+            msg = (
+                f"host: {host!r} can be reached from other machines; give --token-file FILE or set "
+                f"{TOKENS_VARIABLE}, and let a proxy add TLS"
+            )
+            raise ValueError(msg)
+        self._api = HttpApi(queue, tokens, lambda: self.should_exit)
+        self._threads = Threads(MAX_THREADS, "freshq-serve")
+        self._socket = listening(host, port)
+        self.url = url_of(host, self._socket.getsockname()[1])
+        super().__init__(
+            quiet_config(self._respond, END_SECONDS, ws="none", limit_concurrency=MAX_CONNECTIONS)
+        )
+
+    def serve_here(self) -> None:
+        """Serve until SIGINT or SIGTERM; requests under way are answered."""
+        self.run(sockets=[self._socket])
+
+    async def _respond(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Answer a request, as ASGI has it."""
+        if scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await self._threads.finish()
+            await send({"type": "lifespan.shutdown.complete"})
+        elif scope["type"] == "http":
+            try:
+                body = await _body(receive)
+            except TimeoutError:
+                late = Refusal(HTTPStatus.REQUEST_TIMEOUT, f"body: did not arrive in {BODY_SECONDS:.0f} s")
+                return await _send(send, response_to(late))
+            if body is not None:
+                headers, query = _headers(scope["headers"]), scope["query_string"].decode("latin-1")
+                request = ApiRequest(scope["method"], scope["path"], query, headers, body)
+                await _send(send, await self._answer(request))
+        return None
+
+    async def _answer(self, request: ApiRequest) -> ApiResponse:
+        if not self._api.has_tokens:  # a token is what no page of another site has
+            refused = foreign_caller(request.headers, LOOPBACK_NAMES, "use localhost, or serve with tokens")
+            if refused is not None:
+                status, problem = refused
+                return response_to(Refusal(status, problem))
+        return await answer_in_threads(self._threads, self._api.poll(request))
+
+
+def _headers(lines: Iterable[tuple[bytes, bytes]]) -> Mapping[str, str]:
+    """Return the headers by name; a repeated one is a list, as HTTP has it."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in lines:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+async def _body(receive: ASGIReceiveCallable) -> bytes | None:
+    """Return the body of a request, or the beginning of one that is too large; None if the caller is gone.
+
+    Raises:
+        TimeoutError: If it did not arrive in time.
+    """
+    body, more = bytearray(), True
+    async with asyncio.timeout(BODY_SECONDS):
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            if len(body) <= MAX_BODY_BYTES:  # the rest is read, because many clients read no answer before
+                body += message["body"]
+            more = message["more_body"]
+    return bytes(body)
+
+
+async def _send(send: ASGISendCallable, response: ApiResponse) -> None:
+    content = response.body
+    sent = {"Content-Type": JSON_TYPE, "Content-Length": str(len(content)), **response.headers}
+    lines = [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
+    await send({"type": "http.response.start", "status": response.status, "headers": lines})
+    await send({"type": "http.response.body", "body": content})
+
+
+def load_tokens(file: Path | None) -> list[str]:
+    """Return the accepted tokens: those in a file, or otherwise in the environment.
+
+    Raises:
+        ValueError: If the file has none, or one is too short. No message has a token.
+    """
+    source = TOKENS_VARIABLE if file is None else f"token_file: {file}"
+    text = os.environ.get(TOKENS_VARIABLE, "") if file is None else file.read_text(encoding="utf-8")
+    tokens = text.split()
+    if not tokens and file is not None:
+        msg = f"{source}: has no token; write one a line, such as from `openssl rand -hex 24`"
+        raise ValueError(msg)
+    for number, token in enumerate(tokens, 1):
+        if len(token) < MIN_TOKEN_CHARS or not token.isascii():
+            msg = (
+                f"{source}: token {number} must be {MIN_TOKEN_CHARS} or more ASCII characters; "
+                "`openssl rand -hex 24` makes one"
+            )
+            raise ValueError(msg)
+    return tokens
+
+
+def serve(
+    context: QueueContext, port: Port = DEFAULT_PORT, host: Host = LOOPBACK, token_file: TokenFile = None
+) -> None:
+    """Serve the queue over HTTP, to producers in any language.
+
+    Serves until SIGTERM or Ctrl-C, and then answers the requests under way.
+    """
+    session = context.session
+    session.refuse_memory()
+    tokens = load_tokens(token_file)
+    # Report an unreachable queue here instead of to every producer.
+    session.queue.stats(approximate=True)
+    server = ApiServer(session.queue, host, port, tokens)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        session.output.answer(
+            {"url": server.url}, f"queue {session.queue.name}: {server.url}", "Ctrl-C ends it."
+        )
+        server.serve_here()
