@@ -158,14 +158,11 @@ def test_one_line_has_a_statement_of_its_own(dialect: str) -> None:
 
 
 class Catalog:
-    """Answers what the creation of a function asks of PostgreSQL, and keeps what it creates.
+    """Answers what the creation of a function asks of a database, and keeps what it creates.
 
     Attributes:
-        dialect: PostgreSQL's.
         created: The statements.
     """
-
-    dialect = DIALECTS["postgresql"]
 
     def __init__(self, found: list[str], error: Exception | None = None) -> None:
         self._found = found
@@ -185,9 +182,9 @@ class Catalog:
     def begin_nested(self) -> Any:
         return nullcontext()
 
-    def exec_driver_sql(self, text: str, execution_options: dict[str, bool]) -> None:
-        assert execution_options == {"no_parameters": True}
-        if self._error is not None:
+    def exec_driver_sql(self, text: str, execution_options: dict[str, bool] | None = None) -> None:
+        assert text.startswith("SET ") or execution_options == {"no_parameters": True}
+        if self._error is not None and text.startswith("CREATE"):
             raise self._error
         self.created.append(text)
 
@@ -198,13 +195,14 @@ class Denied(Exception):
     sqlstate = "42501"
 
 
-def put_function(table: str = "tasks") -> PutFunction:
-    return PutFunction(schema(table, "postgresql"), DIALECTS["postgresql"], "public.")
+def put_function(table: str = "tasks", dialect: str = "postgresql") -> PutFunction:
+    place = "public." if dialect == "postgresql" else ""
+    return PutFunction(schema(table, dialect), DIALECTS[dialect], place)
 
 
-def create(found: list[str], error: Exception | None = None) -> Catalog:
+def create(found: list[str], error: Exception | None = None, dialect: str = "postgresql") -> Catalog:
     catalog: Any = Catalog(found, error)
-    put_function().create(catalog)
+    put_function(dialect=dialect).create(catalog)
     return catalog  # type: ignore[no-any-return]
 
 
@@ -226,7 +224,34 @@ def test_the_function_is_created_unless_it_is_there() -> None:
     for found, created in (([], texts), (texts, []), (texts[:2], texts), (other, texts), (["SELECT 5"], [])):
         catalog = create(found)
         assert catalog.created == created
-        assert catalog.asked == (migrations.FUNCTIONS, {"of_name": "freshq_put", "of_place": "public."})
+        assert catalog.asked == (
+            migrations.FUNCTIONS["postgresql"],
+            {"of_name": "freshq_put", "of_place": "public."},
+        )
+
+
+def test_the_function_of_mariadb_is_created_in_a_strict_mode() -> None:
+    (text,) = put_function(dialect="mariadb").texts()
+    assert text.startswith("CREATE OR REPLACE FUNCTION freshq_put(")
+    assert not re.search(r"\{[a-z]", text.replace("\\\\{", ""))
+    strict, *created, restored = create([], dialect="mariadb").created
+    assert created == [text]
+    assert strict == "SET @freshq_sql_mode = @@sql_mode, sql_mode = 'STRICT_ALL_TABLES'"
+    assert restored == "SET sql_mode = @freshq_sql_mode"
+    version = re.search("-- freshq [0-9a-f]+", text)
+    assert version is not None
+    assert create([version[0]], dialect="mariadb").created == []
+
+
+@pytest.mark.parametrize("number", [1044, 1227, 1370, 1418, 1419])
+def test_mariadb_without_the_right_to_create_the_function(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = sa.exc.OperationalError("", {}, Exception(number, "no"))
+    assert [text[:4] for text in create([], error, "mariadb").created] == ["SET ", "SET "]
+    assert caplog.messages == [
+        f"function freshq_put: not created (({number}, 'no')); only SQL that puts tasks needs it"
+    ]
 
 
 def test_only_a_missing_right_to_create_the_function_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -255,3 +280,4 @@ LITERALS = {5: "5", 0.5: "0.5", "it's": "'it''s'", "\\d'": "E'\\\\d'''"}
 @pytest.mark.parametrize(("value", "text"), LITERALS.items())
 def test_literals(value: object, text: str) -> None:
     assert migrations.literal(value) == text
+    assert migrations.literal(value, "mariadb") == text.removeprefix("E")

@@ -37,6 +37,9 @@ MISSING_STATES: Final = ("42P01",)
 NO_COLUMN_STATES: Final = ("42703",)
 # Insufficient privilege.
 DENIED_STATES: Final = ("42501",)
+# The right to create a function is missing: for want of CREATE ROUTINE 1044 and 1370, because of MariaDB's
+# binary log 1227, 1418 and 1419.
+NO_FUNCTION: Final = frozenset({*DENIED_STATES, 1044, 1227, 1370, 1418, 1419})
 # Read-only transaction: the server is a standby, or a primary that is about to be replaced.
 READ_ONLY_STATES: Final = ("25006",)
 

@@ -323,11 +323,27 @@ BROKEN: Final[dict[str, dict[str, Any]]] = {
 # What depends on the arguments in a message: their size, and the queue's limit.
 OWN: Final = re.compile(r"\d+(?= bytes)|(?<=queue's )[\d.]+")
 _OPEN: Final = re.compile(r"\{([a-z]\w*)\}")
-# The texts of the functions of a name in the quoted schema of a table.
-FUNCTIONS: Final = sa.text(
-    "SELECT prosrc FROM pg_proc JOIN pg_namespace ON pg_namespace.oid = pronamespace "
-    "WHERE proname = :of_name AND quote_ident(nspname) || '.' = :of_place"
+# The texts or comments of the functions of a name beside a table, on PostgreSQL in its quoted schema.
+FUNCTIONS: Final = {
+    "postgresql": sa.text(
+        "SELECT prosrc FROM pg_proc JOIN pg_namespace ON pg_namespace.oid = pronamespace "
+        "WHERE proname = :of_name AND quote_ident(nspname) || '.' = :of_place"
+    ),
+    "mariadb": sa.text(
+        "SELECT routine_comment FROM information_schema.routines "
+        "WHERE routine_schema = DATABASE() AND routine_name = :of_name AND '' = :of_place"
+    ),
+}
+# In them, before the version of a function of freshq.
+MARK: Final = "-- freshq "
+VERSION: Final = re.compile(f"{MARK}[0-9a-f]+")
+# Arguments in the JSON object that MariaDB's function takes; its texts; and the texts that may not contain NUL.
+IN_OBJECT: Final = (
+    *("task_id", "priority", "delay_seconds", "at", "max_age_seconds", "group", "kind", "value", "decay"),
+    *("trace_context", "on_conflict"),
 )
+NULS: Final = {"id": "task_id", "group": "group", "kind": "kind"}
+TEXTS_IN_OBJECT: Final = ("task_id", "group", "kind", "decay", "trace_context", "on_conflict")
 
 
 def refusal(arguments: dict[str, Any]) -> str:
@@ -346,12 +362,12 @@ def refusal(arguments: dict[str, Any]) -> str:
     raise AssertionError(msg)
 
 
-def literal(value: object) -> str:
-    """Return a text or a number in SQL."""
+def literal(value: object, dialect: str = "postgresql") -> str:
+    """Return a text or a number in the SQL of PostgreSQL or MariaDB."""
     if not isinstance(value, str):
         return repr(value)
     quoted = "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
-    return f"E{quoted}" if "\\" in value else quoted
+    return f"E{quoted}" if "\\" in value and dialect == "postgresql" else quoted
 
 
 class PutFunction:
@@ -372,6 +388,8 @@ class PutFunction:
             place: The prefix of the names of tables: their schema.
         """
         self._place = place
+        self._dialect = "postgresql" if dialect.name == "postgresql" else "mariadb"
+        self._parts = parts_of(f"put.{self._dialect}.sql")
         table = schema.tasks.name
         self.name = "freshq_put" if table == "tasks" else f"freshq_put_{table}"
         quoted = dialect.identifier_preparer.quote
@@ -381,22 +399,50 @@ class PutFunction:
             "records": place + quoted(schema.records.name),
             "columns": ", ".join(NEW_COLUMNS),
             "values": ", ".join(f"task.{name}" for name in NEW_COLUMNS),
+            "assigned": ", ".join(f"{name} = task.{name}" for name in NEW_COLUMNS),
             "cleared": ", ".join(f"{name} = NULL" for name in SET_LATER),
-            "channel": literal(channel_of(table)),
-            "announcement": literal(announcement(ANY_SENDER, "%s")),
-            "bad_queue": literal(refusal({"name": ""}).replace("name", "queue", 1)),
         }
-        self._names |= {name: literal(value) for name, value in LIMITS.items()}
-        broken = BROKEN | {"large_payload": {"payload": "x" * MAX_PAYLOAD_BYTES}}
-        self._names |= {name: literal(refusal(arguments)) for name, arguments in broken.items()}
+        values = LIMITS | {name: refusal(arguments) for name, arguments in BROKEN.items()}
+        values |= {"channel": channel_of(table), "announcement": announcement(ANY_SENDER, "%s")}
+        values["bad_queue"] = refusal({"name": ""}).replace("name", "queue", 1)
+        values["large_payload"] = refusal({"payload": "x" * MAX_PAYLOAD_BYTES})
+        if self._dialect == "mariadb":
+            values |= self._of_mariadb()
+        self._names |= {name: literal(value, self._dialect) for name, value in values.items()}
+
+    def _of_mariadb(self) -> dict[str, object]:
+        """Return what only MariaDB's text names: its regular expressions, and checks of the JSON object."""
+        of_types: dict[str, dict[str, Any]] = {
+            "no_text": {"task_id": 5},
+            "no_whole": {"priority": 0.5},
+            "no_number": {"delay_seconds": None},
+        }
+        fields = ",".join(IN_OBJECT)
+        return {
+            **{name: refusal(arguments).partition(": ")[2] for name, arguments in of_types.items()},
+            **{f"nul_{name}": refusal({field: "\0"}) for name, field in NULS.items()},
+            "fields": fields,
+            "texts": ",".join(TEXTS_IN_OBJECT),
+            "unknown": f"unknown field; use one of {fields.replace(',', ', ')}",
+            "json": self._parts["json"],
+            "string": self._parts["string"],
+            "large": self._parts["large"].replace("{string}", self._parts["string"]),
+            # There, $ is also before a line feed at the end.
+            "queue_name": NAME_PATTERN.removesuffix("$") + "\\z",
+            "traceparent": f"^({TRACEPARENT.pattern})( |\\z)",
+        }
 
     def texts(self) -> list[str]:
         """Return the statements that create it."""
-        parts = parts_of("put.postgresql.sql")
-        each = [parts["put"], *(parts["put_json"].replace("{json}", kind) for kind in ("json", "jsonb"))]
-        filled = [_filled(_filled(text, parts), self._names) for text in each]
+        each = [self._parts["put"]]
+        if "put_json" in self._parts:
+            each += [self._parts["put_json"].replace("{json}", kind) for kind in ("json", "jsonb")]
+        filled = [
+            _filled(_filled(text, {"parameters": self._parts.get("parameters", "")}), self._names)
+            for text in each
+        ]
         version = blake2b("".join(filled).encode(), digest_size=8).hexdigest()
-        return [text.replace("{version}", f"freshq {version}") for text in filled]
+        return [text.replace("{version}", f"{MARK}{version}") for text in filled]
 
     def create(self, connection: sa.Connection) -> None:
         """Create it, or replace one of another version. Without the right to, or beside another one, warn."""
@@ -404,11 +450,11 @@ class PutFunction:
         if self._is_there(connection, texts):
             return
         try:
-            with connection.begin_nested():
+            with connection.begin_nested() if self._dialect == "postgresql" else _strict(connection):
                 for text in texts:
                     connection.exec_driver_sql(text, execution_options={"no_parameters": True})
         except DBAPIError as error:
-            if codes.state_of(error.orig) not in codes.DENIED_STATES:
+            if codes.code_of(error.orig, self._dialect) not in codes.NO_FUNCTION:
                 raise
             reason = " ".join(str(error.orig).split())
             logger.warning(
@@ -417,13 +463,23 @@ class PutFunction:
 
     def _is_there(self, connection: sa.Connection, texts: list[str]) -> bool:
         """Return whether the functions are up to date, or an application's, which stay."""
-        version = next(line for line in texts[0].splitlines(keepends=True) if "-- freshq " in line)
+        versions = [VERSION.findall(text) for text in texts]
         names = {"of_name": self.name, "of_place": self._place}
-        found = connection.execute(FUNCTIONS, names).scalars().all()
-        if not all("-- freshq " in text for text in found):
+        found = connection.execute(FUNCTIONS[self._dialect], names).scalars().all()
+        if not all(MARK in text for text in found):
             logger.warning("function %s: an application has one of this name; freshq's is missing", self.name)
             return True
-        return len([text for text in found if version in text]) == len(texts)
+        return [VERSION.findall(text) for text in found] == versions
+
+
+@contextmanager
+def _strict(connection: sa.Connection) -> Iterator[None]:
+    """In this block, let MariaDB keep functions with the SQL mode that they need."""
+    connection.exec_driver_sql("SET @freshq_sql_mode = @@sql_mode, sql_mode = 'STRICT_ALL_TABLES'")
+    try:
+        yield
+    finally:
+        connection.exec_driver_sql("SET sql_mode = @freshq_sql_mode")
 
 
 def _filled(text: str, names: Mapping[str, str]) -> str:
@@ -433,11 +489,14 @@ def _filled(text: str, names: Mapping[str, str]) -> str:
 
 def create_put_function(connection: sa.Connection, schema: Schema) -> None:
     """Create the function by which SQL puts tasks, for the owner of the table."""
-    if connection.dialect.name != "postgresql":
+    dialect: Any = connection.dialect
+    is_postgresql = dialect.name == "postgresql"
+    if not (is_postgresql or getattr(dialect, "is_mariadb", False)):
         return
-    name = connection.dialect.identifier_preparer.format_table(schema.tasks)
-    if connection.execute(PARAMETERS, {"of_table": name}).scalar() is not None:
-        PutFunction(schema, connection.dialect, place_in(connection, schema.tasks.name)).create(connection)
+    name = dialect.identifier_preparer.format_table(schema.tasks)
+    if is_postgresql and connection.execute(PARAMETERS, {"of_table": name}).scalar() is None:
+        return
+    PutFunction(schema, dialect, place_in(connection, schema.tasks.name)).create(connection)
 
 
 @dataclass(frozen=True, slots=True)
