@@ -337,7 +337,7 @@ FUNCTIONS: Final = {
 # In them, before the version of a function of freshq.
 MARK: Final = "-- freshq "
 VERSION: Final = re.compile(f"{MARK}[0-9a-f]+")
-# Arguments in the JSON object that MariaDB's function takes; its texts; and the texts that may not contain NUL.
+# Arguments in the JSON object that MariaDB's function takes, its texts, and those that may not contain NUL.
 IN_OBJECT: Final = (
     *("task_id", "priority", "delay_seconds", "at", "max_age_seconds", "group", "kind", "value", "decay"),
     *("trace_context", "on_conflict"),
