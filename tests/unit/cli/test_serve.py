@@ -127,6 +127,18 @@ class TestServer:
             connection.sendall(head.encode())
             assert connection.recv(100).startswith(b"HTTP/1.1 408")
 
+    def test_the_body_of_a_stranger_is_not_awaited(self) -> None:
+        with (
+            served(Queue.memory(), tokens=TOKENS) as client,
+            socket.create_connection(
+                (client.base_url.host, client.base_url.port or 0), timeout=PATIENCE_SECONDS
+            ) as connection,
+        ):
+            connection.sendall(
+                b"POST /v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000000\r\n\r\n"
+            )
+            assert connection.recv(100).startswith(b"HTTP/1.1 401")
+
     def test_nothing_is_put_for_a_caller_that_went_away_early(self) -> None:
         queue = Queue.memory()
         with served(queue) as client:

@@ -1,7 +1,7 @@
 """An HTTP interface to a queue, for producers in any language: requests become responses, without a server.
 
-`freshq serve` and the function HttpApi of a stack answer with the same object. Ids are in queries and bodies,
-not in paths: API Gateway decodes paths, and cuts them at an encoded "?".
+`freshq serve` answers with it. Ids are in queries and bodies, not in paths: some gateways decode paths, and
+cut them at an encoded "?".
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
     from freshq.queue.base import BaseQueue
 
-# A Lambda function gets at most 6 MB, and API Gateway may encode the body in base64.
+# Several of the largest payloads, or a thousand of the usual ones.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_BATCH_TASKS: Final = 1000
-# API Gateway waits 30 s for an answer.
+# Many gateways and proxies wait 30 s for an answer.
 MAX_WAIT_SECONDS: Final = 20.0
 # After an error of the store that names no time.
 STORE_RETRY_SECONDS: Final = 1
@@ -299,8 +299,7 @@ class HttpApi:
     def _answer(self, request: ApiRequest) -> ApiResponse | Poll[ApiResponse]:
         methods = ROUTES.get(request.path)
         method = "GET" if request.method == "HEAD" else request.method
-        if request.path not in PUBLIC_PATHS:
-            self._check_token(request.headers.get("authorization", ""))
+        self.check_token(request)
         if methods is None:
             raise Refusal(HTTPStatus.NOT_FOUND, f"path: there is no such path; {OPENAPI_PATH} lists all")
         if method not in methods:
@@ -313,11 +312,17 @@ class HttpApi:
             body = _parsed(route.body, body)
         return route.verb(self, _Call(_query(route.query, request.query), body, deadline.seconds))
 
-    def _check_token(self, authorization: str) -> None:
-        scheme, _, given = authorization.partition(" ")
+    def check_token(self, request: ApiRequest) -> None:
+        """Check that the caller has a token, if the path and this interface need one.
+
+        Raises:
+            Refusal: If it has none, or an unknown one.
+        """
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
         # Each is compared, so that the time tells nothing.
         known = [hmac.compare_digest(token, given.strip().encode()) for token in self._tokens]
-        if self.has_tokens and not (scheme.lower() == "bearer" and any(known)):
+        is_known = scheme.lower() == "bearer" and any(known)
+        if self.has_tokens and not is_known and request.path not in PUBLIC_PATHS:
             message = "authorization: needs a known token, as `Authorization: Bearer TOKEN`"
             raise Refusal(HTTPStatus.UNAUTHORIZED, message, WWW_Authenticate="Bearer")
 

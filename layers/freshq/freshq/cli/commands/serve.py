@@ -49,6 +49,8 @@ MIN_TOKEN_CHARS: Final = 16
 BODY_SECONDS: Final = 30.0
 # What was accepted has this long to be answered; Kubernetes kills after 30 s.
 END_SECONDS: Final = 25
+# Longer than load balancers keep a connection to use it again, at most 60 s by default.
+IDLE_SECONDS: Final = 75
 # Each connection holds at most one body in memory.
 MAX_CONNECTIONS: Final = 500
 Host = Annotated[str, typer.Option(help="Address to serve on; others than this machine's need tokens.")]
@@ -90,7 +92,13 @@ class ApiServer(uvicorn.Server):
         self._socket = listening(host, port)
         self.url = url_of(host, self._socket.getsockname()[1])
         super().__init__(
-            quiet_config(self._respond, END_SECONDS, ws="none", limit_concurrency=MAX_CONNECTIONS)
+            quiet_config(
+                self._respond,
+                END_SECONDS,
+                ws="none",
+                limit_concurrency=MAX_CONNECTIONS,
+                timeout_keep_alive=IDLE_SECONDS,
+            )
         )
 
     def serve_here(self) -> None:
@@ -106,24 +114,29 @@ class ApiServer(uvicorn.Server):
             await self._threads.finish()
             await send({"type": "lifespan.shutdown.complete"})
         elif scope["type"] == "http":
-            try:
-                body = await _body(receive)
-            except TimeoutError:
-                late = Refusal(HTTPStatus.REQUEST_TIMEOUT, f"body: did not arrive in {BODY_SECONDS:.0f} s")
-                return await _send(send, response_to(late))
-            if body is not None:
-                headers, query = _headers(scope["headers"]), scope["query_string"].decode("latin-1")
-                request = ApiRequest(scope["method"], scope["path"], query, headers, body)
-                await _send(send, await self._answer(request))
-        return None
+            query = scope["query_string"].decode("latin-1")
+            request = ApiRequest(scope["method"], scope["path"], query, _headers(scope["headers"]))
+            response = await self._answer(request, receive)
+            if response is not None:
+                await _send(send, response)
 
-    async def _answer(self, request: ApiRequest) -> ApiResponse:
+    async def _answer(self, request: ApiRequest, receive: ASGIReceiveCallable) -> ApiResponse | None:
+        """Return the response to a request whose body is still to come; None if its caller is gone."""
+        try:
+            self._check(request)  # before the body takes memory
+            body = await _body(receive)
+        except Refusal as refusal:
+            return response_to(refusal)
+        if body is None:
+            return None
+        return await answer_in_threads(self._threads, self._api.poll(request._replace(body=body)))
+
+    def _check(self, request: ApiRequest) -> None:
         if not self._api.has_tokens:  # a token is what no page of another site has
-            refused = foreign_caller(request.headers, LOOPBACK_NAMES, "use localhost, or serve with tokens")
-            if refused is not None:
-                status, problem = refused
-                return response_to(Refusal(status, problem))
-        return await answer_in_threads(self._threads, self._api.poll(request))
+            advice = "use localhost, or serve with tokens"
+            if refused := foreign_caller(request.headers, LOOPBACK_NAMES, advice):
+                raise Refusal(*refused)
+        self._api.check_token(request)
 
 
 def _headers(lines: Iterable[tuple[bytes, bytes]]) -> Mapping[str, str]:
@@ -139,17 +152,21 @@ async def _body(receive: ASGIReceiveCallable) -> bytes | None:
     """Return the body of a request, or the beginning of one that is too large; None if the caller is gone.
 
     Raises:
-        TimeoutError: If it did not arrive in time.
+        Refusal: If it did not arrive in time.
     """
     body, more = bytearray(), True
-    async with asyncio.timeout(BODY_SECONDS):
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                return None
-            if len(body) <= MAX_BODY_BYTES:  # the rest is read, because many clients read no answer before
-                body += message["body"]
-            more = message["more_body"]
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while more:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return None
+                if len(body) <= MAX_BODY_BYTES:  # the rest is read: many clients read no answer before
+                    body += message["body"]
+                more = message["more_body"]
+    except TimeoutError:
+        why = f"body: did not arrive in {BODY_SECONDS:.0f} s"
+        raise Refusal(HTTPStatus.REQUEST_TIMEOUT, why) from None
     return bytes(body)
 
 
