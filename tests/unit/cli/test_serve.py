@@ -300,7 +300,8 @@ def test_producers_send_the_vectors(producer: list[str], address: str) -> None:
             check=False,
             env=os.environ | {"FRESHQ_TOKEN": TOKENS[0]},
         )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    # Node 18 warns on standard error that its fetch is new.
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def has_tasks(queue: Queue, number: int) -> bool:
