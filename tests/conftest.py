@@ -178,6 +178,7 @@ ONLY_WITH_ALL: Final = (
     "tests/sql/test_limits_under_kills.py",
     "tests/sql/test_standby.py",
     # `make check` runs the linter, and one format shows that charts are drawn.
+    "tests/template/test_infrastructure_examples.py",
     "tests/template/test_template.py::test_the_template_is_valid",
     "tests/unit/cli/test_simulate_cli.py::test_a_plot_of_several_policies[html]",
     "tests/unit/cli/test_simulate_cli.py::test_a_plot_of_several_policies[png]",
