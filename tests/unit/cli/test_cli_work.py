@@ -23,8 +23,9 @@ from freshq.addresses import open_queue, open_together, with_connections
 from freshq.cli.commands import supervisor
 from freshq.cli.commands import supervisor as process
 from freshq.cli.commands.supervisor import Child, Supervisor, exit_status_of
-from freshq.cli.commands.work import HealthServer, LoopLimits, is_live, is_ready, metrics_page
+from freshq.cli.commands.work import HealthServer, LoopLimits, is_live, is_ready
 from freshq.cli.errors import OneLineLog
+from freshq.cli.http_server import metrics_page
 from freshq.cli.main import app
 from freshq.cli.process import (
     ControlChannel,

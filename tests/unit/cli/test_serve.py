@@ -23,6 +23,8 @@ from freshq import Queue, Task
 from freshq.cli.commands import serve as serve_module
 from freshq.cli.commands.serve import TOKENS_VARIABLE, ApiServer, load_tokens
 from freshq.feeds.http_api import MAX_BODY_BYTES
+from freshq.model.telemetry import everywhere
+from freshq.telemetry import Prometheus
 from freshq.testing import FaultyStore
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.programs import python
@@ -106,6 +108,17 @@ class TestAccess:
 
 
 class TestServer:
+    def test_puts_are_counted_for_prometheus(self) -> None:
+        queue = Queue.memory(name="counted")
+        with everywhere(Prometheus()), served(queue, tokens=TOKENS) as client:
+            assert client.get("/metrics").status_code == 401
+            headers = {"Authorization": f"Bearer {TOKENS[0]}"}
+            body = {"payload": 1, "kind": "mail"}
+            assert client.post("/v1/tasks", json=body, headers=headers).status_code == 201
+            answer = client.get("/metrics", headers=headers)
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert 'freshq_tasks_created_total{kind="mail",queue="counted"} 1.0' in answer.text
+
     def test_a_large_body_is_answered(self) -> None:
         with served(Queue.memory()) as client:
             headers = {"Content-Type": "application/json"}

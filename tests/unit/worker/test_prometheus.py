@@ -221,17 +221,14 @@ def test_a_worker_serves_the_counters_of_its_processes_also_of_dead_ones(
     environment = {**os.environ, "OTHER": sqlite_url, "TMPDIR": str(folder)}
     options = ("--processes", "2", "--health-port", "0")
     with Work(folder, sqlite_url, *options, runner="app:handlers", **environment) as work:
-
-        def done() -> bool:
-            return scraped(work).get("freshq_tasks_succeeded_total,mail,default") == 6
-
-        until(done)
+        with Queue.sql(sqlite_url) as queue:
+            until(lambda: queue.stats().success == 6)
         found = scraped(work)
         assert work.page("/live")[0] == 200
         assert work.end() == 0
-    # The task that killed its process ran twice; on a busy machine others may have lost their leases.
+    # The task that killed its process ran twice, and so may others that ran there.
     assert found["app_mails_total"] >= 7
-    assert found["freshq_tasks_created_total,follow,other"] == found["app_mails_total"]
+    assert found["freshq_tasks_created_total,follow,other"] >= found["app_mails_total"]
     assert found["freshq_tasks_failed_total,mail,default"] == 0
     assert [*folder.glob("freshq-metrics-*")] == []
 

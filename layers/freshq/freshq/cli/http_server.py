@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
+from freshq.errors import MissingExtra
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
@@ -20,6 +22,7 @@ LOOPBACK: Final = "127.0.0.1"
 LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 # A client sends such a request in one packet.
 REQUEST_SECONDS: Final = 5.0
+METRICS: Final = "/metrics"
 
 
 def is_loopback(host: str) -> bool:
@@ -117,6 +120,15 @@ class HttpResponse(NamedTuple):
     status: HTTPStatus
     content_type: str
     body: bytes
+
+
+def metrics_page(folder: str | None = None) -> HttpResponse:
+    """Answer a scrape with the counters of this process, or of those that keep them in a folder."""
+    try:
+        from freshq.telemetry.prometheus import exposition
+    except MissingExtra as error:
+        return HttpResponse(HTTPStatus.NOT_FOUND, "text/plain", f"{error}\n".encode())
+    return HttpResponse(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", exposition(folder))
 
 
 class HttpServer(ThreadingHTTPServer):

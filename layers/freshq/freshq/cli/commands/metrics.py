@@ -16,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from freshq.cli.command import Port, QueueContext
-from freshq.cli.http_server import LOOPBACK, HttpResponse, HttpServer
+from freshq.cli.http_server import LOOPBACK, METRICS, HttpResponse, HttpServer
 from freshq.errors import FreshqError
 from freshq.queue.core import core_of
 from freshq.queue.gauges import GAUGES, gauges, workers_slowed
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
 
 logger = logging.getLogger(__name__)
-PATH: Final = "/metrics"
 METRICS_PORT: Final = 9710
 Host = Annotated[str, typer.Option(help="Address to serve on; 0.0.0.0 for a Prometheus elsewhere.")]
 
@@ -70,8 +69,8 @@ def metrics_server(queue: BaseQueue, host: str, port: int) -> HttpServer:
 
 def _answer(collector: QueueCollector, path: str) -> HttpResponse:
     """Answer a scrape."""
-    if path != PATH:
-        return HttpResponse(HTTPStatus.NOT_FOUND, "text/plain", f"no such page; use {PATH}\n".encode())
+    if path != METRICS:
+        return HttpResponse(HTTPStatus.NOT_FOUND, "text/plain", f"no such page; use {METRICS}\n".encode())
     registry = CollectorRegistry(auto_describe=False)
     try:
         registry.register(collector)
@@ -93,6 +92,6 @@ def metrics(context: QueueContext, port: Port = METRICS_PORT, host: Host = LOOPB
     session.queue.stats(approximate=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt), metrics_server(session.queue, host, port) as server:
-        url = f"http://{host}:{server.server_port}{PATH}"
+        url = f"http://{host}:{server.server_port}{METRICS}"
         session.output.answer({"url": url}, f"queue {session.queue.name}: {url}", "Ctrl-C ends it.")
         server.serve_forever()

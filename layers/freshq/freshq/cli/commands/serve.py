@@ -17,12 +17,16 @@ from freshq.cli.command import Port, QueueContext
 from freshq.cli.http_server import (
     LOOPBACK,
     LOOPBACK_NAMES,
+    METRICS,
+    HttpResponse,
     foreign_caller,
     is_loopback,
     listening,
+    metrics_page,
     quiet_config,
     url_of,
 )
+from freshq.errors import MissingExtra
 from freshq.feeds.http_api import (
     JSON_TYPE,
     MAX_BODY_BYTES,
@@ -32,6 +36,7 @@ from freshq.feeds.http_api import (
     Refusal,
     response_to,
 )
+from freshq.model.telemetry import everywhere
 from freshq.queue.asyncio import answer_in_threads
 from freshq.stores.threads import MAX_THREADS, Threads
 
@@ -120,7 +125,9 @@ class ApiServer(uvicorn.Server):
             if response is not None:
                 await _send(send, response)
 
-    async def _answer(self, request: ApiRequest, receive: ASGIReceiveCallable) -> ApiResponse | None:
+    async def _answer(
+        self, request: ApiRequest, receive: ASGIReceiveCallable
+    ) -> ApiResponse | HttpResponse | None:
         """Return the response to a request whose body is still to come; None if its caller is gone."""
         try:
             self._check(request)  # before the body takes memory
@@ -129,6 +136,8 @@ class ApiServer(uvicorn.Server):
             return response_to(refusal)
         if body is None:
             return None
+        if request.path == METRICS:
+            return metrics_page()
         return await answer_in_threads(self._threads, self._api.poll(request._replace(body=body)))
 
     def _check(self, request: ApiRequest) -> None:
@@ -170,9 +179,13 @@ async def _body(receive: ASGIReceiveCallable) -> bytes | None:
     return bytes(body)
 
 
-async def _send(send: ASGISendCallable, response: ApiResponse) -> None:
+async def _send(send: ASGISendCallable, response: ApiResponse | HttpResponse) -> None:
     content = response.body
-    sent = {"Content-Type": JSON_TYPE, "Content-Length": str(len(content)), **response.headers}
+    sent = {"Content-Length": str(len(content))}
+    if isinstance(response, HttpResponse):
+        sent["Content-Type"] = response.content_type
+    else:
+        sent |= {"Content-Type": JSON_TYPE, **response.headers}
     lines = [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
     await send({"type": "http.response.start", "status": response.status, "headers": lines})
     await send({"type": "http.response.body", "body": content})
@@ -210,6 +223,10 @@ def serve(
     session = context.session
     session.refuse_memory()
     tokens = load_tokens(token_file)
+    with suppress(MissingExtra):  # the page of the counters says what is missing
+        from freshq.telemetry.prometheus import Prometheus
+
+        context.with_resource(everywhere(Prometheus()))
     # Report an unreachable queue here instead of to every producer.
     session.queue.stats(approximate=True)
     server = ApiServer(session.queue, host, port, tokens)

@@ -26,7 +26,7 @@ from freshq.cli.command import (
 )
 from freshq.cli.commands.supervisor import WorkProcess
 from freshq.cli.flags import with_flags
-from freshq.cli.http_server import LOOPBACK, HttpResponse, HttpServer
+from freshq.cli.http_server import LOOPBACK, METRICS, HttpResponse, HttpServer, metrics_page
 from freshq.cli.process import ControlChannel, JsonLines, end_process, reporter_of, reporting
 from freshq.errors import MissingExtra, StoreError, quoted
 from freshq.model.answers import WaitsFor
@@ -172,7 +172,6 @@ MIN_LOOP_SECONDS: Final = 30.0
 ANSWER_SECONDS: Final = 5.0
 # Connections besides one per task: for upkeep, the control record and shared limits.
 OTHER_CONNECTIONS: Final = 3
-METRICS: Final = "/metrics"
 # Interval under a supervisor, which shows the status itself.
 SUPERVISED_STATUS_SECONDS: Final = 0.5
 
@@ -255,15 +254,6 @@ class HealthServer:
     def __exit__(self, *_error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-
-def metrics_page(folder: str | None = None) -> HttpResponse:
-    """Answer a scrape with the counters of this process, or of those that keep them in a folder."""
-    try:
-        from freshq.telemetry.prometheus import exposition
-    except MissingExtra as error:
-        return HttpResponse(HTTPStatus.NOT_FOUND, "text/plain", f"{error}\n".encode())
-    return HttpResponse(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", exposition(folder))
 
 
 def _json(status: HTTPStatus, values: dict[str, Any]) -> HttpResponse:
