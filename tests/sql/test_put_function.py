@@ -570,6 +570,11 @@ def test_the_function_of_another_version_is_replaced(engine: sa.Engine) -> None:
             text.replace("-- freshq ", "-- freshq 0"), execution_options={"no_parameters": True}
         )
     assert functions(engine, "prosrc") != before[2]
+    (finding,) = (each for each in SqlStore(engine).examine() if each.subject == "schema")
+    assert (finding.health, finding.text) == (
+        "warning",
+        "the function freshq_put is of another version of freshq",
+    )
     SqlStore(engine).create_table()
     assert (functions(engine), functions(engine, "prosrc")) == (before[0], before[2])
 

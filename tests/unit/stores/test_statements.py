@@ -230,6 +230,18 @@ def test_the_function_is_created_unless_it_is_there() -> None:
         )
 
 
+def test_a_function_of_another_version_is_outdated() -> None:
+    texts = put_function().texts()
+    for found, outdated in (
+        ([], False),
+        (texts, False),
+        (["SELECT 5"], False),
+        ([*texts, "-- freshq 0"], True),
+    ):
+        catalog: Any = Catalog(found)
+        assert put_function().is_outdated(catalog) is outdated
+
+
 def test_the_function_of_mariadb_is_created_in_a_strict_mode() -> None:
     (text,) = put_function(dialect="mariadb").texts()
     assert text.startswith("CREATE OR REPLACE FUNCTION freshq_put(")

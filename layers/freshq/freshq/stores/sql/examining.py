@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateIndex
 from freshq.errors import StoreError
 from freshq.stores.base import Finding, Health
 from freshq.stores.sql.failures import RightsMissing
-from freshq.stores.sql.migrations import Triggers
+from freshq.stores.sql.migrations import Triggers, put_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -154,6 +154,8 @@ def _problems(connection: sa.Connection, schema: Schema) -> Iterator[Finding]:
             yield Finding(Health.WRONG, "schema", text, "restore the table from a backup")
         yield from _of_indexes(connection, inspector, table)
     yield from _of_triggers(connection, schema)
+    if inspector.has_table(schema.tasks.name):
+        yield from _of_function(connection, schema)
 
 
 def _of_indexes(connection: sa.Connection, inspector: sa.Inspector, table: sa.Table) -> Iterator[Finding]:
@@ -179,6 +181,13 @@ def _of_triggers(connection: sa.Connection, schema: Schema) -> Iterator[Finding]
     if missing:
         text = f"the history misses changes: no trigger {', '.join(missing)}"
         yield Finding(Health.WRONG, "schema", text, "freshq table create with ?history=on in the address")
+
+
+def _of_function(connection: sa.Connection, schema: Schema) -> Iterator[Finding]:
+    function = put_function(connection, schema)
+    if function is not None and function.is_outdated(connection):
+        text = f"the function {function.name} is of another version of freshq"
+        yield Finding(Health.WARNING, "schema", text, "freshq table create with the address of the queue")
 
 
 def rights(database: Database, schema: Schema) -> Iterator[Finding]:

@@ -463,13 +463,27 @@ class PutFunction:
 
     def _is_there(self, connection: sa.Connection, texts: list[str]) -> bool:
         """Return whether the functions are up to date, or an application's, which stay."""
-        versions = [VERSION.findall(text) for text in texts]
-        names = {"of_name": self.name, "of_place": self._place}
-        found = connection.execute(FUNCTIONS[self._dialect], names).scalars().all()
-        if not all(MARK in text for text in found):
+        found = self._found(connection)
+        if None in found:
             logger.warning("function %s: an application has one of this name; freshq's is missing", self.name)
             return True
-        return [VERSION.findall(text) for text in found] == versions
+        return found == [_version_of(text) for text in texts]
+
+    def _found(self, connection: sa.Connection) -> list[str | None]:
+        """Return the versions of the functions of this name; None for an application's."""
+        names = {"of_name": self.name, "of_place": self._place}
+        return [
+            _version_of(text) for text in connection.execute(FUNCTIONS[self._dialect], names).scalars().all()
+        ]
+
+    def is_outdated(self, connection: sa.Connection) -> bool:
+        """Return whether the function is of another version of freshq."""
+        return bool(set(self._found(connection)) - {None, _version_of(self.texts()[0])})
+
+
+def _version_of(text: str) -> str | None:
+    found = VERSION.search(text)
+    return None if found is None else found[0]
 
 
 @contextmanager
@@ -487,16 +501,23 @@ def _filled(text: str, names: Mapping[str, str]) -> str:
     return _OPEN.sub(lambda found: names.get(found[1], found[0]), text)
 
 
-def create_put_function(connection: sa.Connection, schema: Schema) -> None:
-    """Create the function by which SQL puts tasks, for the owner of the table."""
+def put_function(connection: sa.Connection, schema: Schema) -> PutFunction | None:
+    """Return the function of tables that exist; None for a database without it."""
     dialect: Any = connection.dialect
-    is_postgresql = dialect.name == "postgresql"
-    if not (is_postgresql or getattr(dialect, "is_mariadb", False)):
-        return
-    name = dialect.identifier_preparer.format_table(schema.tasks)
+    if dialect.name != "postgresql" and not getattr(dialect, "is_mariadb", False):
+        return None
+    return PutFunction(schema, dialect, place_in(connection, schema.tasks.name))
+
+
+def create_put_function(connection: sa.Connection, schema: Schema) -> None:
+    """Create the function by which SQL puts tasks, on PostgreSQL for the owner of the table."""
+    name = connection.dialect.identifier_preparer.format_table(schema.tasks)
+    is_postgresql = connection.dialect.name == "postgresql"
     if is_postgresql and connection.execute(PARAMETERS, {"of_table": name}).scalar() is None:
         return
-    PutFunction(schema, dialect, place_in(connection, schema.tasks.name)).create(connection)
+    function = put_function(connection, schema)
+    if function is not None:
+        function.create(connection)
 
 
 @dataclass(frozen=True, slots=True)
