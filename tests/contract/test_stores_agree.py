@@ -32,7 +32,7 @@ FEW_PROGRAMS: Final = 40
 LEASE_SECONDS: Final = 10.0
 MAX_AGE_SECONDS: Final = 60.0
 # Fields that name a write, and so differ.
-NAMES_OF_WRITES: Final = ("request_token", "lease_token", "version")
+NAMES_OF_WRITES: Final = ("request_token", "lease_token", "version", "successor_record")
 # Each step moves the clock by this, so that no two tasks are due or created together.
 TICK_SECONDS: Final = 0.001
 numbers: Final = itertools.count()
@@ -43,7 +43,7 @@ texts: Final = st.sampled_from([None, "", "late", "nul \0", "lone \ud800", "x" *
 values: Final[st.SearchStrategy[Any]] = st.sampled_from(
     [None, 0, 1.5, "nul \0", {"a": [True, None]}, [], "ü"]
 )
-conflicts: Final = st.sampled_from([None, "ignore", "update"])
+conflicts: Final = st.sampled_from([None, "ignore", "update", "after", "after"])
 messages: Final = st.fixed_dictionaries(
     {"payload": values, "task_id": ids},
     optional={
@@ -101,7 +101,8 @@ def seen(value: Any) -> Any:
         return ("claim", seen(value.task), round(value.lease_until, 6))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [each.name for each in dataclasses.fields(value) if each.name not in NAMES_OF_WRITES]
-        return {name: seen(getattr(value, name)) for name in names}
+        successor = {"successor": seen(value.successor)} if isinstance(value, Task) else {}
+        return {name: seen(getattr(value, name)) for name in names} | successor
     if isinstance(value, Mapping):
         return {key: seen(each) for key, each in sorted(value.items())}
     if isinstance(value, float):
@@ -279,6 +280,7 @@ def check(store: StoreUnderTest, program: Program, order: str = "lifo", group: s
 
 PUT: Final = ("put", {"payload": 1, "task_id": "a"}, None)
 SHORT: Final = ("put", {"payload": 1, "task_id": "a", "max_age_seconds": 2}, None)
+AFTER: Final = ("put", {"payload": 2, "task_id": "a"}, "after")
 NAMED: Final[dict[str, Program]] = {
     # DynamoDB shed the task for a reason and at a time that the other stores do not give.
     "a stale task that a claim passed over": [
@@ -291,6 +293,28 @@ NAMED: Final[dict[str, Program]] = {
         *(PUT, ("claim", 1, None), ("settle", 0, ("retry", {"error": "nul \0", "delay_seconds": 0}))),
         *(("get", "a"), ("claim", 1, None), ("settle", 1, ("fail", {"error": "\0"})), ("get", "a")),
         *(PUT, ("get", "a"), ("redrive", ["a"], False), ("cancel", "a", False, True, "\0\0"), ("get", "a")),
+    ],
+    "puts behind a run": [
+        *(PUT, ("claim", 1, None), AFTER, AFTER, ("get", "a"), ("stats",), ("extend", 0, 30.0, None)),
+        *(("put", {"payload": "\0", "task_id": "a", "delay_seconds": 3}, "after"), ("list", None)),
+        *(("cancel", "a", False, False, "x"), ("settle", 0, ("release", {"delay_seconds": 3})), ("get", "a")),
+        *(("wait", 3.0), ("recover",), ("claim", 1, None), AFTER, ("wait", 11.0), ("recover",), ("get", "a")),
+        *(("claim", 1, None), AFTER, ("cancel", "a", True, True, "by hand"), ("get", "a"), ("stats",)),
+        *(
+            AFTER,
+            ("claim", 1, None),
+            AFTER,
+            ("redrive by force", "a"),
+            ("get", "a"),
+            ("claim", 1, None),
+            AFTER,
+        ),
+        *(
+            ("settle_many", [(3, ("fail", {"error": "\0"}))]),
+            ("get", "a"),
+            ("purge", "all", ["a"]),
+            ("stats",),
+        ),
     ],
     "stale while it was held or delayed": [
         *(PUT, ("put", {"payload": "\0", "task_id": "b", "delay_seconds": 3}, None), ("claim", 1, None)),

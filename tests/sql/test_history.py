@@ -73,6 +73,26 @@ class TestEvents:
         assert "secret" not in str([put, claimed])
         assert int(put["sequence"]) < int(claimed["sequence"])
 
+    def test_a_run_and_its_successor_have_each_their_events(self, queue: Queue, kept: SqlStore) -> None:
+        queue.put("old", task_id="a")
+        (claim,) = queue.claim()
+        for number in range(2):
+            queue.put(number, task_id="a", priority=3, on_conflict="after")
+        lease = pulled(kept)[-1]["lease"]
+        queue.retry(claim)
+        events = pulled(kept)
+        assert kinds(events) == [
+            ("INSERT", "PENDING"), ("MODIFY", "TAKEN"), ("MODIFY", "CANCELLED"), ("MODIFY", "PENDING")
+        ]  # fmt: skip
+        assert [event["priority"] for event in events] == [0, 0, 0, 3]
+        assert events[2]["updated_ms"] < events[3]["updated_ms"]
+        (claim,) = queue.claim()
+        queue.put("again", task_id="a", on_conflict="after")
+        queue.extend(claim)
+        leases = [event.get("lease") for event in pulled(kept)[4:]]
+        assert lease not in leases
+        assert len({*leases}) == 1
+
     def test_a_group_is_erased_from_the_events_of_its_tasks(self, queue: Queue, kept: SqlStore) -> None:
         queue.put("x", task_id="a", group="g")
         queue.put("x", task_id="b", group="g")

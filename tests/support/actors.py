@@ -258,13 +258,13 @@ def producer_beside_a_closing(_run: Interleaving, queue: Queue, rng: random.Rand
     queue.put("second", task_id=second, group=first)
 
 
-def putter_over(tasks: int, on_conflict: Any) -> Actor:
+def putter_over(tasks: int, on_conflict: Any, puts: int = 6) -> Actor:
     """Return an actor that puts tasks under the ids of others."""
 
     def put(run: Interleaving, queue: Queue, rng: random.Random) -> None:
         name = run.acting
         run.doing[name] = on_conflict
-        for number in range(6):
+        for number in range(puts):
             task_id, payload = f"task-{rng.randrange(tasks)}", f"{name}-{number}"
             with suppress(StoreError, RefusedError):
                 receipt = queue.put(payload, task_id=task_id, on_conflict=on_conflict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import inf
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from freshq import Claim, GroupRules, MatchQueue, Queue, TaskStatus
 from freshq.matching import Match
 from freshq.matching.resource import Resource, ResourceStatus
-from freshq.model.task import LIVE, TRANSITIONS, Task
+from freshq.model.task import LIVE, TRANSITIONS, Task, plain_token
 from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ DRAINED_SECONDS: Final = (
 # The verb of a process that puts over tasks of the same ids.
 UPDATE: Final = "update"
 IGNORE: Final = "ignore"
+AFTER: Final = "after"
 REPRIORITIZE: Final = "reprioritize"
 
 
@@ -98,6 +100,10 @@ class Audit:
         self._replaced: dict[str, list[bool]] = {}
         # Tasks whose results went with a put over them.
         self._over: set[str] = set()
+        # By task, the payload of the put that waits behind its run, and of the last put.
+        self._behind: dict[str, Any] = {}
+        self._latest: dict[str, Any] = {}
+        self._payloads: dict[str, Any] = {}
 
     # Tasks.
 
@@ -147,12 +153,39 @@ class Audit:
         if before is None:
             return
         verb = self.doing.get(self.acting, "")
-        if verb in (UPDATE, IGNORE):
+        if verb == AFTER and before.status is TaskStatus.TAKEN:
+            self.problems += self._wrong_after(before, after)
+        elif verb in (UPDATE, IGNORE, AFTER):
             self._check_over(before, after, verb)
+        elif after.payload != before.payload:
+            self.problems += self._wrong_successor(before, after)
         else:
             self.problems += self._wrong(before, after, verb)
         if before.status is TaskStatus.TAKEN and after.status is not TaskStatus.TAKEN:
-            self._ended[before.task_id] = (before.lease_token, before.created)
+            self._ended[before.task_id] = (plain_token(before.lease_token), before.created)
+
+    def _wrong_after(self, before: Any, after: Any) -> Iterator[str]:
+        """Check a put behind a running task, which must change nothing of that."""
+        task_id = before.task_id
+        kept = ("status", "payload", "created", "attempts", "lease_until", "priority")
+        changed = [name for name in kept if getattr(before, name) != getattr(after, name)]
+        if changed or plain_token(before.lease_token) != plain_token(after.lease_token):
+            yield f"{task_id}: {', '.join(changed) or 'its lease'} was changed by a put behind its run"
+        payload = json.loads(after.successor_record or "{}").get("payload")
+        if payload == self._behind.get(task_id):
+            yield f"{task_id}: {payload} was put behind it twice"
+        self._behind[task_id] = self._latest[task_id] = payload
+
+    def _wrong_successor(self, before: Any, after: Any) -> Iterator[str]:
+        """Check that the last put behind a task takes its place, by the write of one who may end its run."""
+        task_id, waited = before.task_id, self._behind.pop(before.task_id, None)
+        if after.status is not TaskStatus.PENDING or after.payload != waited:
+            yield f"{task_id}: {after.payload} took its place as {after.status}, {waited} waited"
+        if before.status is TaskStatus.TAKEN:
+            yield from self._wrong_of_held(before, after)
+        elif before.status in LIVE:
+            yield f"{task_id}: {after.payload} took its place while it was {before.status}"
+        self._over.add(task_id)
 
     def _check_over(self, before: Any, after: Any, verb: str) -> None:
         task_id, live = before.task_id, before.status in LIVE
@@ -162,6 +195,8 @@ class Audit:
         if after.payload == before.payload:
             self.problems.append(f"{task_id}: {after.payload} was put over itself")
         self._replaced.setdefault(str(after.payload), []).append(live)
+        self._behind.pop(task_id, None)
+        self._latest[task_id] = after.payload
         # It brings back a task that a repeated copy of its former claim may take again.
         if self._ended.get(task_id, (None, None))[1] == after.created:
             del self._ended[task_id]
@@ -202,7 +237,7 @@ class Audit:
             yield f"{task_id} moved in time while it was held"
         if after.status is TaskStatus.TAKEN and after.lease_token != before.lease_token:
             yield f"{task_id} was taken by {by} from {holder}"
-        until, handed = before.lease_until or 0.0, self.handed.get((task_id, before.lease_token))
+        until, handed = before.lease_until or 0.0, self.handed.get((task_id, plain_token(before.lease_token)))
         if handed is not None and handed.since <= self.now_seconds:
             until = max(until, handed.until)
         if until > self.now_seconds and by not in (holder, *self.scenario.forces):
@@ -220,6 +255,7 @@ class Audit:
 
     def check_ends(self, left: dict[str, Task]) -> None:
         """Check the remaining tasks of a queue in which nothing can be claimed."""
+        self._payloads = {task_id: task.payload for task_id, task in left.items()}
         for task in left.values():
             if task.status_at(self.now_seconds) in LIVE:
                 self.problems.append(f"{task.task_id} is stranded as {task.status}")
@@ -229,6 +265,16 @@ class Audit:
             if times and task_id not in left:
                 self.problems.append(f"{task_id} is gone")
         self._check_results({task_id: task for task_id, task in left.items() if task_id not in self._over})
+
+    def check_last_puts(self) -> None:
+        """Check that the last put of each task took its place, once all changes were checked."""
+        for task_id, payload in self._behind.items():
+            self.problems.append(f"{task_id}: {payload} never took its place")
+        for task_id, payload in self._latest.items():
+            if self._payloads.get(task_id, payload) != payload:
+                self.problems.append(
+                    f"{task_id} ended as {self._payloads[task_id]}, the last put was {payload}"
+                )
 
     def _check_results(self, left: dict[str, Task]) -> None:
         for task_id, task in left.items():

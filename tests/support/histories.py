@@ -139,6 +139,7 @@ class Life:
             lambda: queue.reprioritize(task_id, priority=self._random.randint(0, 3)),
             lambda: queue.redrive([task_id]),
             lambda: queue.put("again", task_id=task_id, on_conflict="update"),
+            lambda: queue.put(self._random.random(), task_id=task_id, on_conflict="after"),
         ]
         try:
             self._random.choice(verbs)()

@@ -8,6 +8,7 @@ steps, which can be replayed and minimized.
 from __future__ import annotations
 
 import atexit
+import json
 import random
 import re
 import shutil
@@ -69,6 +70,7 @@ TASK_COLUMNS: Final = (
     "lease_until_us",
     "priority",
     "payload",
+    "successor_record",
 )
 RESOURCE_COLUMNS: Final = ("status", "token", "lease_until_us", "caller_id")
 MOST_STEPS: Final = 20_000
@@ -263,6 +265,7 @@ class Interleaving(Audit):
             self.world.audit()
             self._drain()
             self.world.audit()
+            self.check_last_puts()
         return self.problems
 
     def _next(self) -> Step:
@@ -761,7 +764,7 @@ class InSqlite(_World):
 def _task(task_id: str | None, values: Sequence[Any]) -> Any:
     if task_id is None:
         return None
-    status, attempts, token, created, until, priority, payload = values
+    status, attempts, token, created, until, priority, payload, successor_record = values
     return SimpleNamespace(
         task_id=task_id,
         status=TaskStatus(status),
@@ -770,7 +773,8 @@ def _task(task_id: str | None, values: Sequence[Any]) -> Any:
         created=created,
         lease_until=until and until / 1e6,
         priority=priority,
-        payload=payload,
+        payload=json.loads(payload),
+        successor_record=successor_record,
     )
 
 

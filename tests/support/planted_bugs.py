@@ -185,6 +185,16 @@ PLANTED: Final[dict[str, Planted]] = {
         as_if_all_were_carried_out,
         seed=43,
     ),
+    "a successor that ends with the task before it": Planted(
+        *("memory", "puts after", "freshq.model.task:followed_by"),
+        *("{SUCCESSOR_MARK}{successor.request_token}", ""),
+        seed=0,
+    ),
+    "a successor that an older one replaces": Planted(
+        *("dynamodb", "puts after", "freshq.model.task:followed_by"),
+        *("{successor.request_token}", "{'0' * 32}"),
+        seed=0,
+    ),
     "a lost wake": Planted("memory", "waits", "freshq.queue.polling.Interval", Forgetful, seed=0),
     # Defects of the code that such schedules found.
     "a lease record that the sweep moved while the reply was lost": Planted(

@@ -38,7 +38,7 @@ from tests.support.actors import (
     worker,
     worker_by_level,
 )
-from tests.support.audits import DRAINED_SECONDS, IGNORE, LEASE_SECONDS, UPDATE
+from tests.support.audits import AFTER, DRAINED_SECONDS, IGNORE, LEASE_SECONDS, UPDATE
 from tests.support.interleaving import (
     DESTINATION,
     NO_FAULTS,
@@ -186,6 +186,19 @@ def puts_over(run: Interleaving) -> None:
     run.add("ignorer", putter_over(2, IGNORE))
     for number in range(2):
         run.add(f"worker-{number}", worker(5))
+
+
+def puts_after(run: Interleaving) -> None:
+    """Put tasks behind running ones of the same ids, while workers end them and leases expire.
+
+    A task remembers its last three puts: more puts while the reply to one is lost may repeat that.
+    """
+    put(run, 2)
+    for number in range(3):
+        run.add(f"follower-{number}", putter_over(2, AFTER, puts=1 if number else 4))
+    for number in range(2):
+        run.add(f"worker-{number}", worker(6))
+    run.add("sweep", sweeper(3, rest_seconds=8))
 
 
 def a_waiter(run: Interleaving) -> None:
@@ -376,6 +389,8 @@ SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
     "same ids": lambda world: Scenario(world, the_same_ids),
     "puts over": lambda world: Scenario(world, puts_over, faults=AT_ONCE),
     "slow puts over": lambda world: replace(SCENARIOS["puts over"](world), faults=LOST_REPLIES),
+    "puts after": lambda world: Scenario(world, puts_after, faults=AT_ONCE),
+    "slow puts after": lambda world: replace(SCENARIOS["puts after"](world), faults=LOST_REPLIES),
     "programs": lambda world: Scenario(world, programs),
     "options": lambda world: Scenario(world, configurers),
     "relays": lambda world: Scenario(world, relays, drain=relayed),

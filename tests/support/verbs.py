@@ -20,6 +20,7 @@ VERBS: Final[dict[str, Callable[[Queue, Claim], object]]] = {
     "put": lambda queue, _: queue.put("new"),
     "put_many": lambda queue, _: queue.put_many([{"payload": 1}, {"payload": 2}]),
     "put of a new priority": lambda queue, _: queue.put("urgent", priority=7),
+    "put behind": lambda queue, claim: queue.put("new", task_id=claim.task.task_id, on_conflict="after"),
     "put over what waits": lambda queue, _: queue.put("new", task_id="t0", on_conflict="update"),
     "put over what is over": lambda queue, _: queue.put("new", task_id="dead", on_conflict="ignore"),
     "claim": lambda queue, _: queue.claim(),

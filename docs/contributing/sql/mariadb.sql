@@ -10,13 +10,13 @@ CREATE TABLE tasks (
   updated_us BIGINT NOT NULL,
   deadline_us BIGINT NOT NULL,
   expires BIGINT NOT NULL,
-  request_token VARCHAR(100) NOT NULL,
-  put_token VARCHAR(100) NOT NULL,
+  request_token VARCHAR(133) NOT NULL,
+  put_token VARCHAR(133) NOT NULL,
   priority SMALLINT NOT NULL,
   task_group VARBINARY(256),
   kind VARBINARY(256),
   attempts INTEGER NOT NULL,
-  lease_token VARCHAR(100),
+  lease_token VARCHAR(133),
   not_before_us BIGINT,
   lease_until_us BIGINT,
   put_us BIGINT,
@@ -42,6 +42,8 @@ CREATE TABLE tasks (
   SET utf8mb4,
   result MEDIUMTEXT CHARACTER
   SET utf8mb4,
+  successor_record MEDIUMTEXT CHARACTER
+  SET utf8mb4,
   payload MEDIUMTEXT CHARACTER
   SET utf8mb4 NOT NULL,
   PRIMARY KEY (task_id, queue)
@@ -63,7 +65,7 @@ CREATE TABLE tasks_counts (
 -- table tasks_histories
 CREATE TABLE tasks_histories (
   queue VARBINARY(64) NOT NULL,
-  history_id VARCHAR(100) NOT NULL,
+  history_id VARCHAR(133) NOT NULL,
   keep_seconds DOUBLE NOT NULL,
   PRIMARY KEY (queue)
   );
@@ -94,7 +96,7 @@ CREATE TABLE tasks_history (
   deadline_us BIGINT,
   not_before_us BIGINT,
   lease_until_us BIGINT,
-  lease_token VARCHAR(100),
+  lease_token VARCHAR(133),
   shed_reason VARCHAR(32),
   expires BIGINT NOT NULL,
   PRIMARY KEY (event_id)
@@ -112,7 +114,7 @@ CREATE TABLE tasks_migrations (
 CREATE TABLE tasks_records (
   queue VARBINARY(64) NOT NULL,
   name VARBINARY(200) NOT NULL,
-  version VARCHAR(100) NOT NULL,
+  version VARCHAR(133) NOT NULL,
   record MEDIUMTEXT CHARACTER
   SET utf8mb4 NOT NULL,
   PRIMARY KEY (queue, name)
@@ -169,12 +171,13 @@ WHERE kept.queue = OLD.queue;
 INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
     priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
     first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, value_millionths, decay,
-    line_class, line, agenda, due_us, progress_ppm, progress_step, error, attempt_record, result, payload)
+    line_class, line, agenda, due_us, progress_ppm, progress_step, error, attempt_record, result, successor_record,
+    payload)
 VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expires, :request_token, :put_token,
     :priority, :task_group, :kind, :attempts, :lease_token, :not_before_us, :lease_until_us, :put_us, :first_due_us,
     :first_claim_us, :last_claim_us, :dead_us, :shed_reason, :trace_context, :parent_id, :root_id, :value_millionths,
     :decay, :line_class, :line, :agenda, :due_us, :progress_ppm, :progress_step, :error, :attempt_record, :result,
-    :payload)
+    :successor_record, :payload)
 ON DUPLICATE KEY UPDATE task_id = tasks.task_id;
 
 -- put: put_tokens
@@ -191,7 +194,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.put_token
+    tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
@@ -207,7 +210,7 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     dead_us=:dead_us, shed_reason=:shed_reason, trace_context=:trace_context, parent_id=:parent_id, root_id=:root_id,
     value_millionths=:value_millionths, decay=:decay, line_class=:line_class, line=:line, agenda=:agenda,
     due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result, payload=:payload
+    attempt_record=:attempt_record, result=:result, successor_record=:successor_record, payload=:payload
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.request_token = :of_request_token;
@@ -219,7 +222,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -231,7 +234,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 ORDER BY tasks.queue
@@ -244,7 +247,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id > :after
@@ -258,7 +261,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.status = 'FAILURE'
@@ -435,7 +438,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -676,7 +679,7 @@ SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.status, tasks.created_us,
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record
+    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.queue AS queue, tasks.due_us AS due_us
   FROM tasks
@@ -710,7 +713,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -732,7 +735,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.due_us
+    tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = :of_agenda

@@ -10,13 +10,13 @@ CREATE TABLE tasks (
   updated_us BIGINT NOT NULL,
   deadline_us BIGINT NOT NULL,
   expires BIGINT NOT NULL,
-  request_token VARCHAR(100) NOT NULL,
-  put_token VARCHAR(100) NOT NULL,
+  request_token VARCHAR(133) NOT NULL,
+  put_token VARCHAR(133) NOT NULL,
   priority SMALLINT NOT NULL,
   task_group TEXT COLLATE "C",
   kind TEXT COLLATE "C",
   attempts INTEGER NOT NULL,
-  lease_token VARCHAR(100),
+  lease_token VARCHAR(133),
   not_before_us BIGINT,
   lease_until_us BIGINT,
   put_us BIGINT,
@@ -39,6 +39,7 @@ CREATE TABLE tasks (
   error VARCHAR,
   attempt_record VARCHAR,
   result VARCHAR,
+  successor_record VARCHAR,
   payload VARCHAR NOT NULL,
   PRIMARY KEY (task_id, queue)
   );
@@ -64,7 +65,7 @@ CREATE TABLE tasks_counts (
 -- table tasks_histories
 CREATE TABLE tasks_histories (
   queue TEXT COLLATE "C" NOT NULL,
-  history_id VARCHAR(100) NOT NULL,
+  history_id VARCHAR(133) NOT NULL,
   keep_seconds DOUBLE PRECISION NOT NULL,
   PRIMARY KEY (queue)
   );
@@ -95,7 +96,7 @@ CREATE TABLE tasks_history (
   deadline_us BIGINT,
   not_before_us BIGINT,
   lease_until_us BIGINT,
-  lease_token VARCHAR(100),
+  lease_token VARCHAR(133),
   shed_reason VARCHAR(32),
   expires BIGINT NOT NULL,
   PRIMARY KEY (event_id)
@@ -113,7 +114,7 @@ CREATE TABLE tasks_migrations (
 CREATE TABLE tasks_records (
   queue TEXT COLLATE "C" NOT NULL,
   name TEXT COLLATE "C" NOT NULL,
-  version VARCHAR(100) NOT NULL,
+  version VARCHAR(133) NOT NULL,
   record VARCHAR NOT NULL,
   PRIMARY KEY (queue, name)
   );
@@ -181,7 +182,8 @@ CREATE TRIGGER tasks_history_delete AFTER DELETE ON public.tasks FOR EACH ROW EX
 INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
     priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
     first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, value_millionths, decay,
-    line_class, line, agenda, due_us, progress_ppm, progress_step, error, attempt_record, result, payload)
+    line_class, line, agenda, due_us, progress_ppm, progress_step, error, attempt_record, result, successor_record,
+    payload)
 VALUES (:task_id::VARCHAR COLLATE "C", :queue::VARCHAR COLLATE "C", :status::VARCHAR, :created_us::BIGINT,
     :updated_us::BIGINT, :deadline_us::BIGINT, :expires::BIGINT, :request_token::VARCHAR, :put_token::VARCHAR,
     :priority::SMALLINT, :task_group::VARCHAR COLLATE "C", :kind::VARCHAR COLLATE "C", :attempts::INTEGER,
@@ -189,7 +191,8 @@ VALUES (:task_id::VARCHAR COLLATE "C", :queue::VARCHAR COLLATE "C", :status::VAR
     :first_claim_us::BIGINT, :last_claim_us::BIGINT, :dead_us::BIGINT, :shed_reason::VARCHAR, :trace_context::VARCHAR,
     :parent_id::VARCHAR COLLATE "C", :root_id::VARCHAR COLLATE "C", :value_millionths::BIGINT, :decay::VARCHAR,
     :line_class::VARCHAR, :line::VARCHAR COLLATE "C", :agenda::VARCHAR, :due_us::BIGINT, :progress_ppm::INTEGER,
-    :progress_step::VARCHAR, :error::VARCHAR, :attempt_record::VARCHAR, :result::VARCHAR, :payload::VARCHAR)
+    :progress_step::VARCHAR, :error::VARCHAR, :attempt_record::VARCHAR, :result::VARCHAR, :successor_record::VARCHAR,
+    :payload::VARCHAR)
 ON CONFLICT DO NOTHING;
 
 -- put: put_tokens
@@ -206,7 +209,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.put_token
+    tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
@@ -226,7 +229,8 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     value_millionths=:value_millionths::BIGINT, decay=:decay::VARCHAR, line_class=:line_class::VARCHAR,
     line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT,
     progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR, error=:error::VARCHAR,
-    attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR, payload=:payload::VARCHAR
+    attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR, successor_record=:successor_record::VARCHAR,
+    payload=:payload::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.request_token = :of_request_token::VARCHAR;
@@ -238,7 +242,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C";
@@ -250,7 +254,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 ORDER BY tasks.queue
@@ -263,7 +267,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id > :after::VARCHAR COLLATE "C"
@@ -277,7 +281,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = 'FAILURE'
@@ -397,6 +401,7 @@ WITH free AS
   AND (given.of_lease_token IS NULL OR current_tasks.lease_token = given.of_lease_token)
   AND (given.of_request_token IS NULL OR current_tasks.request_token = given.of_request_token) OR
       current_tasks.request_token = given.request_token
+  AND current_tasks.lease_token IS NOT DISTINCT FROM given.lease_token
   FOR UPDATE OF current_tasks SKIP LOCKED)
 UPDATE tasks
 SET status=free.status, created_us=free.created_us, updated_us=free.updated_us, deadline_us=free.deadline_us,
@@ -525,7 +530,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id IN (:ids);
@@ -774,7 +779,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'due'::VARCHAR
@@ -801,7 +806,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record
+    tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -823,7 +828,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.due_us
+    tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = :of_agenda::VARCHAR

@@ -161,8 +161,9 @@ OWN: Final = (
     "attemptRecord", "attempts", "deadAt", "deadline", "decay", "dueAt", "dueShard", "error",
     "firstClaimAt", "firstDue", "lastClaimAt", "leaseToken", "leaseUntil", "lineClass", "notBefore",
     "parentId", "payload", "pendingShard", "priority", "progressFraction", "progressStep", "putAt",
-    "putToken", "requestToken", "result", "rootId", "shedReason", "taskCreated", "taskGroup", "taskId",
-    "taskKind", "taskQueue", "taskStatus", "taskUpdated", "taskValue", "traceContext", "ttl",
+    "putToken", "requestToken", "result", "rootId", "shedReason", "successorRecord", "taskCreated",
+    "taskGroup", "taskId", "taskKind", "taskQueue", "taskStatus", "taskUpdated", "taskValue",
+    "traceContext", "ttl",
 )  # fmt: skip
 
 

@@ -11,9 +11,11 @@ import pytest
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Claim, Queue
-from freshq.aws.landing import landed_event
+from freshq.aws.landing import landed_event, landed_events
+from freshq.queue.core import core_of
 from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.dynamodb.key import KeyPart, TableKey
+from tests.conftest import StoreUnderTest
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small
 from tests.support.attached import Shipments
 from tests.support.readings import known
@@ -45,6 +47,40 @@ def test_an_event_has_the_value_and_its_decay() -> None:
         event = landed_event({"eventID": "1", "dynamodb": change | {"NewImage": encode(task, Keyspace(1))}})
         assert event is not None
         assert (event.get("value"), event.get("decay")) == (value, decay)
+
+
+@pytest.mark.parametrize("store", ["moto"], indirect=True)
+@pytest.mark.parametrize("verb", ["complete", "retry"])
+def test_the_end_of_a_task_and_its_successor_have_an_event_each(store: StoreUnderTest, verb: str) -> None:
+    queue = store.queue()
+    items: Any = core_of(queue).store
+    queue.put("old", task_id="a", group="g")
+    (claim,) = queue.claim()
+    queue.put("new", task_id="a", priority=3, on_conflict="after")
+    images = [items.calls.get("a")]
+    store.clock.advance(2)
+    getattr(queue, verb)(claim)
+    images.append(items.calls.get("a"))
+    queue.claim()
+    images.append(items.calls.get("a"))
+    events: list[Any] = []
+    for number, (before, after) in enumerate(pairwise(images)):
+        change = {"Keys": {"taskId": {"S": "a"}}, "OldImage": before, "NewImage": after}
+        change |= {"SequenceNumber": str(number), "ApproximateCreationDateTime": 1.0}
+        events += landed_events({"eventID": str(number), "dynamodb": change})
+    status = {"complete": "SUCCESS", "retry": "CANCELLED"}[verb]
+    found = [[event.get(name) for name in ("status", "group", "priority", "attempts")] for event in events]
+    assert found == [
+        [status, "g", 0, 1], ["PENDING", None, 3, 0], ["TAKEN", None, 3, 1]
+    ]  # fmt: skip
+    assert {event["change"] for event in events} == {"MODIFY"}
+    assert len({event["event_id"] for event in events}) == 3
+    assert events[0]["updated_ms"] == pytest.approx(store.clock.now * 1000, abs=1)
+    assert events[0]["updated_ms"] < events[1]["updated_ms"]
+    assert ("lease" in events[0], events[0].get("created_ms")) == (
+        False,
+        float(images[0]["taskCreated"]["N"]),
+    )
 
 
 def test_the_item_of_a_task_is_landed(queue_of_one: tuple[dict[str, Any], str]) -> None:

@@ -45,6 +45,7 @@ TASK = Task(
     parent_id="parent",
     root_id="root",
     attempt_record="[]",
+    successor_record="{}",
 )
 
 

@@ -39,6 +39,20 @@ class TestOutcomes:
         task = known(queue, "a")
         return queue, report, task, observer
 
+    def test_a_run_behind_which_a_task_was_put_is_not_repeated(self) -> None:
+        queue, ran = Queue.memory(), []
+
+        def run(task: Task) -> None:
+            ran.append(task.payload)
+            if len(ran) < 4:
+                queue.put(len(ran), task_id="a", on_conflict="after")
+                raise (Retry("once more"), Busy("full"), KeyError("work"))[len(ran) - 1]
+
+        queue.put(0, task_id="a")
+        report = work_off(queue, run, observer=Quiet())
+        assert (ran, known(queue, "a").status) == ([0, 1, 2, 3], TaskStatus.SUCCESS)
+        assert (report.outcomes[Outcome.CANCELLED], report.outcomes[Outcome.SUCCEEDED]) == (3, 1)
+
     def test_retry_waits_as_long_as_it_says(self) -> None:
         queue, report, task, _ = self.run_one(raising(Retry("no luck", delay_seconds=500)))
         assert (task.status, task.error) == (TaskStatus.PENDING, "no luck")

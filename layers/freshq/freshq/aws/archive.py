@@ -11,7 +11,7 @@ from pydantic import Field
 
 from freshq.aws.environment import LONGEST_DELIVERY_SECONDS, EnvironmentSettings
 from freshq.aws.invocation import part_of, table_of, text_of
-from freshq.aws.landing import landed_event
+from freshq.aws.landing import landed_events
 from freshq.errors import StoreError
 from freshq.policy.retry import Backoff, CallRetry
 
@@ -145,8 +145,7 @@ class Archive:
             from freshq.aws.match_landing import match_events
 
             return match_events(record, table)
-        event = landed_event(record, self._key)
-        return [] if event is None else [event]
+        return landed_events(record, self._key)
 
     def _send(self, batch: Sequence[Pack], seconds_left: Callable[[], float]) -> Pack | None:
         """Send packs, retry the rejected ones, and return the first pack that is rejected every time."""

@@ -39,6 +39,24 @@ _ATTRIBUTES: Final[Mapping[str, tuple[str, type[str | float | int]]]] = {
 }
 
 
+def landed_events(record: Mapping[str, Any], key: str | None = None) -> list[dict[str, Any]]:
+    """Return the events of a DynamoDB stream record, as `landed_event` does.
+
+    There are two if one write ended a task and put its successor in its place.
+    """
+    event = landed_event(record, key)
+    change = part_of(record, "dynamodb")
+    before, after = part_of(change, "OldImage"), part_of(change, "NewImage")
+    ended = part_of(part_of(after, "endedTask"), "M")
+    if event is None or not ended or "taskStatus" not in before:
+        return [] if event is None else [event]
+    if before.get("endedTask") == after.get("endedTask"):  # it has been there since an earlier write
+        return [event]
+    unheld = {name: value for name, value in before.items() if name not in ("leaseToken", "leaseUntil")}
+    end = landed_event({**record, "dynamodb": {**change, "NewImage": {**unheld, **ended}}}, key) or {}
+    return [end | {"event_id": f"{event['event_id']}-end"}, event]
+
+
 def landed_event(record: Mapping[str, Any], key: str | None = None) -> dict[str, Any] | None:
     """Return the event of a DynamoDB stream record; None if the record is not of a task.
 

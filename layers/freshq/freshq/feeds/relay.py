@@ -23,7 +23,7 @@ from freshq.errors import (
 from freshq.model.answers import PutOutcome, Receipt
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.lifecycle import new_token
-from freshq.model.task import LIVE, TaskStatus, changed
+from freshq.model.task import LIVE, TaskStatus, changed, plain_token
 from freshq.policy.retry import Backoff, equal_jitter
 from freshq.queue.attached import AttachedQueue
 from freshq.queue.base import blocking_queue
@@ -258,7 +258,7 @@ class Relay:
             return error
         if found is None:
             return None  # it was over, and its retention has just passed
-        if found.lease_token == claim.token:
+        if plain_token(found.lease_token) == claim.token:
             return SameIds()
         if found.queue != self._destination.name:
             return RefusedError(f"its id is taken by a task of queue {found.queue!r} of the same table")
@@ -493,6 +493,7 @@ class TaskCopy:
             # Its own token: a store takes the second put with a token for a repetition of the first.
             copy = changed(task, queue=self._destination.name, request_token=new_token())
             if status is TaskStatus.TAKEN:
+                copy = changed(task.successor or copy, queue=copy.queue, request_token=copy.request_token)
                 copy = changed(copy, status=TaskStatus.PENDING, lease_token=None, lease_until=None)
             yield copy, status
 

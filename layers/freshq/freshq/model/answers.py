@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from freshq.errors import FreshqError, Overloaded, PutIncomplete, TableMissing
 from freshq.model.checks import checked_seconds
-from freshq.model.task import storable_text
+from freshq.model.task import plain_token, storable_text
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Receipt:
 
     Attributes:
         task_id: Id of the task.
-        outcome: CREATED; DUPLICATE if the id was taken, and nothing was changed; UPDATED if
-            `on_conflict="update"` replaced a live task.
+        outcome: CREATED, also behind a running task; DUPLICATE if the id was taken, and nothing was changed;
+            UPDATED if a live task was replaced, or one that waits behind it.
 
     Examples:
         >>> queue.put("work", task_id="b").task_id
@@ -76,7 +76,8 @@ class Claim:
     @classmethod
     def of(cls, task: Task) -> Self:
         """Return the claim of a task that was just taken, or whose lease was extended."""
-        return cls(task, task.lease_token or "", task.lease_until or 0.0)
+        token = task.lease_token if task.successor_record is None else plain_token(task.lease_token)
+        return cls(task, token or "", task.lease_until or 0.0)
 
     @property
     def redelivered(self) -> bool:

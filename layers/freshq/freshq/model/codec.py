@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from pydantic import TypeAdapter, ValidationError
 
 from freshq.errors import plain
+from freshq.model.task import plain_token
 from freshq.model.validation import json_copy, json_text, problem_of
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ def holder(lease_token: str | None) -> dict[str, str]:
     They are a digest of the lease token, since the token itself would allow its reader to settle the task,
     and the name of the worker if the token contains it.
     """
+    lease_token = plain_token(lease_token)
     if lease_token is None:
         return {}
     worker, separator, _ = lease_token.rpartition(WORKER_SEPARATOR)

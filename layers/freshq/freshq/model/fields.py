@@ -114,6 +114,7 @@ FIELDS: Final = (
     StoredField("decay", "decay", "decay", _TEXT, _PUT, "decay"),
     StoredField("line_class", "line_class", "lineClass", _TEXT, _PUT),
     StoredField("attempt_record", "attempt_record", "attemptRecord", _TEXT, _END),
+    StoredField("successor_record", "successor_record", "successorRecord", _TEXT, _PUT),
 )
 # Fields of a task that its events include, besides its holder.
 EVENT_FIELDS: Final = tuple(field for field in FIELDS if field.event)

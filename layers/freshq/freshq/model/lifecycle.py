@@ -9,12 +9,13 @@ from os import urandom
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from freshq.errors import IllegalTransition, quoted
-from freshq.model.answers import Claim
+from freshq.model.answers import Claim, PutOutcome
 from freshq.model.checks import checked_error, checked_seconds
 from freshq.model.codec import WORKER_SEPARATOR
 from freshq.model.fields import NEVER
 from freshq.model.forks import new_lock
 from freshq.model.task import (
+    LIVE,
     MAX_SECONDS,
     Attempt,
     Task,
@@ -22,6 +23,8 @@ from freshq.model.task import (
     Verb,
     advance,
     changed,
+    debounced_by,
+    followed_by,
     keep_origin,
     keep_put,
     make_task,
@@ -538,6 +541,47 @@ class Stamps:
             first_us = max(reading_us, self._last_us + 1)
             self._last_us = first_us + count - 1
         return [us / MICROSECONDS for us in range(first_us, first_us + count)]
+
+
+def put_over(current: Task, task: Task, on_conflict: str) -> tuple[PutOutcome, Task]:
+    """Return the outcome of putting a task over one of the same id and queue, and the task to store.
+
+    Args:
+        current: The stored task.
+        task: The new task.
+        on_conflict: "ignore", "update" or "after": what to do if the stored task is live.
+
+    Returns:
+        DUPLICATE: change nothing. UPDATED: the new task replaces a live one. CREATED: it replaces an ended
+        task, or waits behind a running one.
+    """
+    status = current.status_at(task.updated)
+    if status not in LIVE:
+        return PutOutcome.CREATED, task
+    if status is TaskStatus.TAKEN and on_conflict == "after":
+        return _put_after(current, task)
+    if status is TaskStatus.PENDING:
+        task = debounced_by(task, current)
+    # An update with the same work would only take the task from its holder.
+    same = _work(current, task.updated) == _work(task, task.updated)
+    return PutOutcome.DUPLICATE if on_conflict == "ignore" or same else PutOutcome.UPDATED, task
+
+
+def _put_after(current: Task, task: Task) -> tuple[PutOutcome, Task]:
+    """Return the outcome of putting a task behind a running one, and the running task to store."""
+    waiting = current.successor
+    if waiting is None:
+        return PutOutcome.CREATED, followed_by(current, task)
+    task = debounced_by(task, waiting)
+    same = waiting.stale_at > task.updated and _work(waiting, task.updated) == _work(task, task.updated)
+    return PutOutcome.DUPLICATE if same else PutOutcome.UPDATED, followed_by(current, task)
+
+
+def _work(task: Task, now: float) -> tuple[object, ...]:
+    """Return the fields that an update may change."""
+    # Ignore a delay that has passed, whether or not the task was promoted.
+    due = task.not_before if task.not_before is not None and task.not_before > now else None
+    return (task.payload, due, task.priority, task.group, task.kind, task.worth, task.decay or Decay.STEP)
 
 
 def held_task(claim: object) -> Task:

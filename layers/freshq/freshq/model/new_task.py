@@ -122,11 +122,13 @@ class NewTask(BaseModel):
             The child is stale no later than its parent, and has its group and trace unless it has others; its
             place is its own. If too little time is left, it is rejected with the reason `deadline`.
         on_conflict: If a live task has the id, "ignore" the new one or "update" the live one, ending its
-            claim; with either, the id of an ended task is free. Not on attached tables. None for the argument
-            of the call.
-        debounce_max_seconds: With `delay_seconds` and `on_conflict="update"`: a put that replaces a waiting
-            task is due no later than this after that task's `put_at`, and keeps it. So puts that all name it
-            are due no later than this after the first of them. None: each put starts its whole delay anew.
+            claim. "after" updates a waiting task, but lets a running one finish: the new task waits behind
+            it, and enters its line when the run has ended in any way. A later put by "after" replaces it. If
+            the run would be repeated, it ends as CANCELLED instead: what it works on is outdated. With each,
+            the id of an ended task is free. Not on attached tables. None for the argument of the call.
+        debounce_max_seconds: With `delay_seconds` and "update" or "after": a put that replaces a waiting task
+            is due no later than this after that task's `put_at`, and keeps it. So puts that all name it are
+            due no later than this after the first of them. None: each put starts its whole delay anew.
 
     Examples:
         >>> queue.put_many([NewTask(payload="work", task_id="b", priority=5)])[0].task_id
@@ -148,7 +150,7 @@ class NewTask(BaseModel):
     at: Annotated[float, Field(ge=0, le=MAX_EPOCH_SECONDS)] | None = None
     trace_context: TraceContext | None = None
     parent: Annotated[Parent | None, BeforeValidator(_as_parent)] = None
-    on_conflict: Literal["ignore", "update"] | None = None
+    on_conflict: Literal["ignore", "update", "after"] | None = None
     debounce_max_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
 
     @field_validator("at", mode="before")

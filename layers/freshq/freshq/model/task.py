@@ -39,9 +39,21 @@ MAX_STEP_CHARS: Final = 200
 # Stores keep the fraction in whole millionths, so that all of them return the same value.
 FRACTION_DIGITS: Final = 6
 # Not shown to users: the store's bookkeeping, and the token, which is a secret of the holder.
-INTERNAL: Final = ("expires", "request_token", "lease_token", "line_class", "attempt_record")
+INTERNAL: Final = (
+    *("expires", "request_token", "lease_token", "line_class", "attempt_record", "successor_record"),
+)
 MAX_PRIORITY: Final = 9
 MAX_ATTEMPTS_KEPT: Final = 5
+# Between the token of a claim and the token of the put that the task has as a successor, 32 digits.
+SUCCESSOR_MARK: Final = "+"
+MARK_CHARS: Final = 33
+# The fields that a put sets.
+SUCCESSOR_FIELDS: Final = (
+    *("created", "updated", "deadline", "expires", "request_token", "payload", "priority", "group", "kind"),
+    *("not_before", "put_at", "first_due", "trace_context", "parent_id", "root_id"),
+    *("value", "decay", "line_class"),
+)
+REPLACED: Final = "not run again: a later put takes its place"
 # A century. Longer spans are mistakes, and may not fit into a store's numbers.
 MAX_SECONDS: Final = 100 * 365 * 86_400.0
 
@@ -340,6 +352,7 @@ class Task(_Beside, Generic[PayloadT]):
         decay: "linear" if the value falls steadily to 0 at the deadline; None if it does not fall.
         line_class: The code of its `ValueClass` in a queue that serves by value; otherwise None.
         attempt_record: Its last failed attempts as text; `attempt_log` has them.
+        successor_record: The task that takes its place when its run ends, as text; `successor` has it.
 
     Examples:
         >>> task = queue.get("a")
@@ -381,6 +394,7 @@ class Task(_Beside, Generic[PayloadT]):
     decay: str | None = None
     line_class: str | None = None
     attempt_record: str | None = field(default=None, repr=False)
+    successor_record: str | None = field(default=None, repr=False)
 
     def status_at(self, now: float) -> TaskStatus:
         """Return the status at `now`: the stored one, or SHED if the task is PENDING past its deadline."""
@@ -453,6 +467,13 @@ class Task(_Beside, Generic[PayloadT]):
             return attempts
         done = Attempt(self.attempts, self.last_claim_at, self.updated, None, "succeeded")
         return (*attempts, done)[-MAX_ATTEMPTS_KEPT:]
+
+    @property
+    def successor(self) -> Task[Any] | None:
+        """The task that was put while this one runs, by `on_conflict="after"`; None if there is none."""
+        if self.successor_record is None:
+            return None
+        return make_task(self.task_id, self.queue, TaskStatus.PENDING, **json.loads(self.successor_record))
 
     @property
     def as_parent(self) -> dict[str, Any]:
@@ -587,6 +608,47 @@ def keep_run(copy: Task[Any], task: Task[Any]) -> None:
     for name in ("_clock", "_handle"):
         if hasattr(task, name):
             object.__setattr__(copy, name, getattr(task, name))
+
+
+def plain_token(lease_token: str | None) -> str | None:
+    """Return the token by which a claim holds a task: without the mark of a successor."""
+    if lease_token is None or lease_token[-MARK_CHARS : 1 - MARK_CHARS] != SUCCESSOR_MARK:
+        return lease_token
+    return lease_token[:-MARK_CHARS]
+
+
+def followed_by(task: Task, successor: Task) -> Task:
+    """Return a held task with a successor.
+
+    The mark on its lease token differs for each successor. So no write ends the task that only knows the
+    token of the claim, or another successor.
+    """
+    values = {name: getattr(successor, name) for name in SUCCESSOR_FIELDS}
+    record = {name: value for name, value in values.items() if value is not None or name == "deadline"}
+    return changed(
+        task,
+        successor_record=json_text(record),
+        lease_token=f"{plain_token(task.lease_token)}{SUCCESSOR_MARK}{successor.request_token}",
+        expires=max(task.expires, successor.expires),
+    )
+
+
+def succession(task: Task, current: Task) -> tuple[Task, Task]:
+    """Return a held task as it ends, and its successor as it enters its line.
+
+    Args:
+        task: The next version of the held task. If that would wait for another run, it ends as CANCELLED.
+        current: Its stored version, with the successor.
+    """
+    successor = current.successor
+    assert successor is not None  # noqa: S101  # nosec B101 - only a task with a successor gets here
+    ended = task
+    if task.status not in OVER:
+        ended = changed(task, status=TaskStatus.CANCELLED, not_before=None, error=REPLACED)
+    # Their events have an order, although one write makes both.
+    entered_at = round(task.updated + 1e-6, 6)
+    due = successor.not_before if (successor.not_before or 0.0) > entered_at else None
+    return ended, changed(successor, updated=entered_at, not_before=due, request_token=task.request_token)
 
 
 def keep_put(task: Task, payload_text: str, *, has_made_id: bool) -> Task:

@@ -19,7 +19,7 @@ from freshq.model.checks import (
     checked_priority,
     checked_status,
 )
-from freshq.model.task import LIVE, TaskStatus
+from freshq.model.task import LIVE, TaskStatus, plain_token
 from freshq.queue.core import Verbs
 from freshq.queue.polling import EndsPoll, answer_of
 from freshq.queue.reading import FirstIds, tally
@@ -218,7 +218,7 @@ class Operating(Verbs):
     def _delete_unchanged(self, task: Task) -> bool:
         """Delete a task; return False if it changed in between."""
         try:
-            self._core.store.delete(task, Guard.unchanged(task))
+            self._core.store.delete(task, Guard.exact(task))
         except Conflict:
             return False
         return True
@@ -234,8 +234,8 @@ class Operating(Verbs):
                 raise IllegalTransition.of_task(task.task_id, "purge", status, allowed)
             return task
 
-        def delete(task: Task, guard: Guard) -> Task:
-            core.store.delete(task, guard)
+        def delete(task: Task, _guard: Guard) -> Task:
+            core.store.delete(task, Guard.exact(task))
             return task
 
         return core.change_each(ids, checked, delete)
@@ -524,7 +524,8 @@ class Admin(Verbs):
             LeaseLost: If the task is not held under this token.
         """
         task = self._core.stored(task_id)
-        if task.status is not TaskStatus.TAKEN or task.lease_token != token or task.lease_until is None:
+        holds = task.status is TaskStatus.TAKEN and plain_token(task.lease_token) == token
+        if not holds or task.lease_until is None:
             held = "it is held under another token"
             state = task.status_at(self._core.now())
             why = held if state is TaskStatus.TAKEN else f"it is {state} now"

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueConfig
     from freshq.model.task import Task
     from freshq.queue.polling import Poll
-    from freshq.stores.base import Connection, HeldTask
+    from freshq.stores.base import Connection
+    from freshq.stores.held import HeldTask
 
     ClaimList: TypeAlias = Claims
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from freshq.queue.lines import Level, LineBook
     from freshq.queue.shared.admission import LineCodel
     from freshq.queue.shared.limits import SharedRunning
-    from freshq.stores.base import HeldTask, Lines
+    from freshq.stores.base import Lines
+    from freshq.stores.held import HeldTask
     from freshq.stores.lines import Found, LimitedLines, LineReader, Stored
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from freshq.model.codec import JSON, encoded
 from freshq.model.lifecycle import SERVED, Lifecycle, Stamps, held_task
 from freshq.model.new_task import parse_new_task
 from freshq.model.storable_options import QueueRules, StoredOptions
-from freshq.model.task import TaskStatus
+from freshq.model.task import TaskStatus, plain_token
 from freshq.model.telemetry import SettleSpan, observed, observer_of, telemetries
 from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
 from freshq.queue.lines import LineBook, OpenLines
@@ -411,7 +411,7 @@ class Core:
             ValueError: If an argument is wrong, or not supported by the store.
         """
         if on_conflict not in (None, *get_args(OnConflict)):
-            msg = f"on_conflict: must be 'ignore', 'update' or None, got {quoted(on_conflict)}"
+            msg = f"on_conflict: must be 'ignore', 'update', 'after' or None, got {quoted(on_conflict)}"
             raise ValueError(msg)
         if connection is not None:
             return transactions_of(self.store, "connection").put(on_conflict)
@@ -490,7 +490,9 @@ class Core:
 
         def attempt() -> Task:
             task = self.stored(task_id)
-            return (write or self.store.replace)(verb(task, self.now()), Guard.unchanged(task))
+            written = (write or self.store.replace)(verb(task, self.now()), Guard.unchanged(task))
+            # The verb ended a running task, and then applies to the one that took its place.
+            return attempt() if task.successor_record is not None and write is None else written
 
         try:
             changed = until_committed(attempt, Conflict, MAX_READ_WRITE_TRIES)
@@ -569,7 +571,8 @@ class Core:
                 )
             except Conflict as conflict:
                 current = conflict.current
-                if current is None or not replace(guard, request_token=None).admits(current):
+                held_by = None if current is None else plain_token(current.lease_token)
+                if current is None or held_by != claim.token:
                     raise self.lease_lost(claim, current) from None
                 held = current
             else:

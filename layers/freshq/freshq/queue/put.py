@@ -35,6 +35,8 @@ OUTCOMES: Final[Mapping[bool | PutOutcome, PutOutcome]] = {
 }
 
 
+# What lets a put delay a waiting task.
+DELAYING: Final = ("update", "after")
 # The arguments of a put that its task has, with what counts as left out: None, or for some nothing.
 LEFT_OUT: Final = dict.fromkeys(("payload", "priority", "delay_seconds"), object()) | dict.fromkeys(
     (
@@ -174,8 +176,8 @@ class Putting(Verbs):
         """Return the time; the first put decides about the options, unless a task of it is wrong."""
         core = self._core
         for each, (where, _) in zip(new, places, strict=True):
-            if each.debounce_max_seconds is not None and (each.on_conflict or on_conflict) != "update":
-                msg = f'{where}debounce_max_seconds: needs on_conflict="update"; a put delays no other task'
+            if each.debounce_max_seconds is not None and (each.on_conflict or on_conflict) not in DELAYING:
+                msg = f'{where}debounce_max_seconds: needs on_conflict="update" or "after"'
                 raise ValueError(msg)
         now = core.begin_now()
         if core.options.is_settled:

@@ -12,9 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from freshq.errors import FreshqError, StoreError, quoted
-from freshq.model.answers import Claim, PutOutcome
-from freshq.model.task import LIVE, TaskStatus, debounced_by
-from freshq.policy.value import Decay
+from freshq.model.task import TaskStatus, changed, plain_token, succession
 from freshq.stores.notifier import Notifier
 
 if TYPE_CHECKING:
@@ -26,10 +24,12 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     from sqlalchemy.orm import Session, scoped_session
 
+    from freshq.model.answers import PutOutcome
     from freshq.model.codec import Codec
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
     from freshq.policy.reserve import ReserveSpans
+    from freshq.stores.held import HeldTask
     from freshq.stores.lines import (
         Choice,
         ClaimRequest,
@@ -75,7 +75,7 @@ MOST_EXPIRED: Final = 100_000
 STATES: Final = ("pending", "delayed", "taken", "success", "failure", "cancelled", "shed")
 # The ends of tasks by which value is delivered or lost. Nobody loses a cancelled task.
 VALUE_ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.SHED, TaskStatus.FAILURE)
-OnConflict: TypeAlias = Literal["ignore", "update"]
+OnConflict: TypeAlias = Literal["ignore", "update", "after"]
 # The outcome of the put, or the error that prevented it.
 PutResult: TypeAlias = "PutOutcome | FreshqError"
 
@@ -116,35 +116,6 @@ class History(Protocol):
 
     def events(self, queue: str, batch: int) -> Sequence[Mapping[str, Any]]:
         """Return the events of a batch in landed form, in the order in which they were written."""
-
-
-def put_over(current: Task, task: Task, on_conflict: OnConflict) -> tuple[PutOutcome, Task]:
-    """Return the outcome of putting a task over one of the same id and queue, and the task to store.
-
-    Args:
-        current: The stored task.
-        task: The new task.
-        on_conflict: What to do if the stored task is live.
-
-    Returns:
-        DUPLICATE: change nothing. UPDATED: the new task replaces a live one. CREATED: it replaces an ended
-        task.
-    """
-    status = current.status_at(task.updated)
-    if status not in LIVE:
-        return PutOutcome.CREATED, task
-    if status is TaskStatus.PENDING:
-        task = debounced_by(task, current)
-    # An update with the same work would only take the task from its holder.
-    same = _work(current, task.updated) == _work(task, task.updated)
-    return PutOutcome.DUPLICATE if on_conflict == "ignore" or same else PutOutcome.UPDATED, task
-
-
-def _work(task: Task, now: float) -> tuple[object, ...]:
-    """Return the fields that an update may change."""
-    # Ignore a delay that has passed, whether or not the task was promoted.
-    due = task.not_before if task.not_before is not None and task.not_before > now else None
-    return (task.payload, due, task.priority, task.group, task.kind, task.worth, task.decay or Decay.STEP)
 
 
 class DeadPlace(NamedTuple):
@@ -197,38 +168,6 @@ def parse_place(cursor: str) -> DeadPlace:
         msg = f"cursor: must be that of a page of dead letters, got {quoted(cursor)}"
         raise ValueError(msg)
     return DeadPlace(int(micros) / 1e6, task_id)
-
-
-class HeldTask:
-    """A task held by the lock of its row.
-
-    Attributes:
-        task: The task, as if it had been claimed.
-        connection: Its transaction. Writes through it are committed with the task, or not at all.
-        result: Set it to keep a JSON value with the task.
-        settled: The completed task; None while it is held, and if the attempt failed.
-        failed: The task after a failed attempt; None while it is held, and if that could not be stored.
-
-    Examples:
-        >>> queue = Queue.sql("sqlite:///tasks.db")
-        >>> queue.create_table()
-        >>> receipt = queue.put("work")
-        >>> with queue.transaction() as held:
-        ...     held.result = len(held.task.payload)
-        >>> queue.get(receipt.task_id).result
-        4
-    """
-
-    def __init__(self, task: Task, connection: Connection) -> None:
-        self.task = task
-        self.connection = connection
-        self.result: Any = None
-        self.settled: Task | None = None
-        self.failed: Task | None = None
-
-    def as_claim(self) -> Claim:
-        """Return the task in the form for observers: a claim without a lease."""
-        return Claim(self.task, "", 0.0)
 
 
 class HeldSearch(Protocol):
@@ -312,15 +251,24 @@ class Guard:
         status: Its stored status.
         lease_token: Its lease token, for a caller that holds it; None: any token.
         request_token: Its version, for a change computed from a read version; None: any version.
+        is_followed: Whether a successor waited behind the task when it was read.
     """
 
     status: TaskStatus
     lease_token: str | None = None
     request_token: str | None = None
+    is_followed: bool = False
 
     @classmethod
     def unchanged(cls, task: Task) -> Self:
-        """Return the guard of a change computed from a task that was read."""
+        """Return the guard of a change computed from a task that was read, whoever waits behind it now."""
+        is_followed = task.successor_record is not None
+        lease_token = plain_token(task.lease_token) if is_followed else task.lease_token
+        return cls(task.status, lease_token, task.request_token, is_followed)
+
+    @classmethod
+    def exact(cls, task: Task) -> Self:
+        """Return the guard of a write that ends a task with its successor, or changes that."""
         return cls(task.status, task.lease_token, task.request_token)
 
     @classmethod
@@ -334,6 +282,12 @@ class Guard:
             task.status is self.status
             and self.lease_token in (None, task.lease_token)
             and self.request_token in (None, task.request_token)
+        )
+
+    def admits_behind(self, task: Task) -> bool:
+        """Return whether the guard holds for a task with a successor, apart from the mark of that."""
+        return task.successor_record is not None and self.admits(
+            changed(task, lease_token=plain_token(task.lease_token))
         )
 
 
@@ -522,6 +476,19 @@ class Tasks(Protocol):
             For each change, in order: the stored task, or None if the guard did not hold.
         """
         return [self._replaced_or_none(task, guard) for task, guard in changes]
+
+    def succeed(self, current: Task, ended: Task, entered: Task) -> None:
+        """End a held task and put its successor, in one transaction or write.
+
+        Args:
+            current: The held task as it is stored.
+            ended: The task as it ends.
+            entered: Its successor.
+
+        Raises:
+            Conflict: If the task has changed.
+        """
+        raise NotImplementedError(type(self).__name__)
 
     def _replaced_or_none(self, task: Task, guard: Guard) -> Task | None:
         try:
@@ -869,6 +836,36 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         except (ImportError, KeyError, OSError):  # a container's user may have no name
             user = f"user {os.getuid()}" if hasattr(os, "getuid") else "unknown"
         return f"{user}@{platform.node()}"
+
+    def replace_followed(self, task: Task, guard: Guard, current: Task | None) -> Task:
+        """Store the new version of a held task behind which a successor waits; return it as it is or ended.
+
+        Args:
+            task: The new version.
+            guard: The guard of the caller, which does not know of the successor.
+            current: The stored task, for which it did not hold.
+
+        Raises:
+            Conflict: If the guard does not hold, even without the successor.
+        """
+        while current is not None and guard.admits_behind(current):
+            try:
+                if task.status is TaskStatus.TAKEN:
+                    kept = {"lease_token": current.lease_token, "successor_record": current.successor_record}
+                    expires = max(task.expires, current.expires)
+                    self.replace(changed(task, expires=expires, **kept), Guard.exact(current))
+                    return task
+                ended, entered = succession(task, current)
+                self.succeed(current, ended, entered)
+            except Conflict as conflict:  # another successor
+                current = conflict.current
+            else:
+                self.notifier.changed(entered.queue, [entered])
+                return ended
+        # An earlier try may have been stored, and its reply lost.
+        if current is None or current.request_token != task.request_token:
+            raise Conflict(current)
+        return task
 
     def with_dead_rows(self, stats: Stats) -> Stats:
         """Return stats with the store's figures about dead rows."""

@@ -1,17 +1,53 @@
-"""The transactions of `queue.transaction()`, as the code inside them sees them."""
+"""The transactions of `queue.transaction()` and their tasks, as the code inside them sees them."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.model.answers import Claim
 
 if TYPE_CHECKING:
     from contextvars import Context
+
+    import sqlalchemy as sa
 
     from freshq.model.task import Task
 
 # The transactions that this code runs inside; some may have ended.
 OPEN: Final[ContextVar[tuple[OpenTransaction, ...]]] = ContextVar("freshq_open_transactions", default=())
+
+
+class HeldTask:
+    """A task held by the lock of its row.
+
+    Attributes:
+        task: The task, as if it had been claimed.
+        connection: Its transaction. Writes through it are committed with the task, or not at all.
+        result: Set it to keep a JSON value with the task.
+        settled: The completed task; None while it is held, and if the attempt failed.
+        failed: The task after a failed attempt; None while it is held, and if that could not be stored.
+
+    Examples:
+        >>> queue = Queue.sql("sqlite:///tasks.db")
+        >>> queue.create_table()
+        >>> receipt = queue.put("work")
+        >>> with queue.transaction() as held:
+        ...     held.result = len(held.task.payload)
+        >>> queue.get(receipt.task_id).result
+        4
+    """
+
+    def __init__(self, task: Task, connection: sa.Connection) -> None:
+        self.task = task
+        self.connection = connection
+        self.result: Any = None
+        self.settled: Task | None = None
+        self.failed: Task | None = None
+
+    def as_claim(self) -> Claim:
+        """Return the task in the form for observers: a claim without a lease."""
+        return Claim(self.task, "", 0.0)
 
 
 class OpenTransaction:

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from freshq.model.answers import PutOutcome
 from freshq.model.forks import new_rlock
-from freshq.model.lifecycle import claimed, new_token
+from freshq.model.lifecycle import claimed, new_token, put_over
 from freshq.model.task import Task, TaskStatus, changed
 from freshq.policy.groups import RunningCounts
 from freshq.policy.order import FIRST_TO_EXPIRE
@@ -32,7 +32,6 @@ from freshq.stores.base import (
     Stats,
     Store,
     place_of,
-    put_over,
 )
 from freshq.stores.lines import ALL_LINES, END, Head, LimitedLines, Stored, line_key, parse_line
 
@@ -501,9 +500,18 @@ class MemoryTasks(MemoryPart):
         with self._lock:
             current = self._tasks.get(task.task_id)
             if current is None or not guard.admits(current):
-                raise Conflict(current)
+                return self.replace_followed(task, guard, current)
             self._store(changed(task, payload=current.payload, group=current.group, queue=current.queue))
             return task
+
+    @override
+    def succeed(self, current: Task, ended: Task, entered: Task) -> None:
+        with self._lock:
+            stored = self._tasks.get(current.task_id)
+            if stored is None or not Guard.exact(current).admits(stored):
+                raise Conflict(stored)
+            self._store(ended)
+            self._store(entered)
 
     @override
     def delete(self, task: Task, guard: Guard) -> None:

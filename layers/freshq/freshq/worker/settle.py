@@ -61,6 +61,8 @@ class RunEnd:
             return Outcome.CANCELLED if answer.status == TaskStatus.CANCELLED else Outcome.LEASE_LOST
         if isinstance(answer, FreshqError):
             raise answer
+        if answer.status is TaskStatus.CANCELLED:
+            return Outcome.CANCELLED  # a task that was put meanwhile takes its place
         # After its last attempt, or because the store had no room for its result or error.
         may_die = self.outcome in (Outcome.RETRIED, Outcome.SUCCEEDED)
         return Outcome.FAILED if may_die and answer.status is TaskStatus.FAILURE else self.outcome

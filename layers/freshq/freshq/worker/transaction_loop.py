@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.queue.base import BaseQueue
-    from freshq.stores.base import HeldTask
+    from freshq.stores.held import HeldTask
     from freshq.worker.loop import EndRequest, StartLimits
     from freshq.worker.options import WorkerConfig
     from freshq.worker.runner import TransactionRunner

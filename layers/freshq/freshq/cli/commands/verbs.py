@@ -49,7 +49,10 @@ Group = Annotated[str | None, typer.Option(help="Tenant or key; groups take turn
 Kind = Annotated[str | None, typer.Option(help="Type of the task; handlers are chosen by it.")]
 Conflict = Annotated[
     str | None,
-    typer.Option(metavar="ignore|update", help="If a task with this id is live, keep it or replace it."),
+    typer.Option(
+        metavar="ignore|update|after",
+        help="If a task with this id is live, keep it, replace it, or let it run and wait behind it.",
+    ),
 ]
 DebounceMaxSeconds = Annotated[
     float | None,

@@ -67,6 +67,15 @@ _ATTRIBUTES: Final = tuple(field for field in FIELDS if field.field != "payload"
 # The fields that only a put sets, and the fields that a change may change besides the index keys.
 PUT_FIELDS: Final = tuple(field for field in _ATTRIBUTES if field.set_by is SetBy.PUT)
 MUTABLE_FIELDS: Final = tuple(field for field in _ATTRIBUTES if field.set_by is not SetBy.PUT)
+# What a put behind a held task changes, and what an event says of the end of the task before its successor.
+FOLLOWED_FIELDS: Final = tuple(
+    field for field in _ATTRIBUTES if field.field in ("lease_token", "expires", "successor_record")
+)
+_ENDED_FIELDS: Final = tuple(
+    field
+    for field in _ATTRIBUTES
+    if field.field in ("status", "updated", "attempts", "expires", "shed_reason")
+)
 INDEX_KEYS: Final = ("pendingShard", "dueShard", "dueAt")
 _SOURCES: Final = {field.field: field.source for field in FIELDS}
 
@@ -178,6 +187,11 @@ def attributes(task: Task, fields: Iterable[StoredField]) -> Item:
         else:
             found[name] = {"N": str(value)} if kind is WHOLE or kind is REAL else {"S": str(value)}
     return found
+
+
+def ended_attributes(task: Task) -> Item:
+    """Return how a task ended, for the event of the write that puts its successor in its place."""
+    return {name: value for name, value in attributes(task, _ENDED_FIELDS).items() if value is not None}
 
 
 def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:

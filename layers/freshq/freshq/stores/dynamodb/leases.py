@@ -10,7 +10,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from freshq.model.lifecycle import new_token
-from freshq.model.task import TaskStatus
+from freshq.model.task import SUCCESSOR_MARK, TaskStatus, plain_token
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import LEASE_PREFIX, condition, milliseconds, seconds, seconds_or
 
@@ -330,6 +330,8 @@ class LeaseRecords:
             ConditionFailed: If the block raises it.
         """
         token = task.lease_token if guard.lease_token is None else guard.lease_token
+        if token is not None and SUCCESSOR_MARK in token:
+            token = plain_token(token)
         if token is None:
             yield
             return
@@ -339,8 +341,9 @@ class LeaseRecords:
             self.cover(task.queue, [holding], task.lease_until, task.updated)
         try:
             yield
-        except ConditionFailed:
-            record.forget(holding)
+        except ConditionFailed as failed:
+            if not _is_held(failed.item, token):
+                record.forget(holding)
             raise
         if task.lease_until is None:
             record.forget(holding, returned=task.status is TaskStatus.PENDING)
@@ -370,6 +373,11 @@ class LeaseRecords:
             "requestToken": {"S": new_token()},
             "number": {"N": str(version.number)},
         } | due_attributes(version.due_at)
+
+
+def _is_held(item: Item | None, token: str) -> bool:
+    """Return whether an item is held under a token; with a successor it has another one."""
+    return item is not None and plain_token(item.get("leaseToken", {}).get("S")) == token
 
 
 def _unexpired(held: dict[Holding, float], now: float) -> dict[Holding, float]:

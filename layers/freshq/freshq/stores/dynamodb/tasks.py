@@ -13,24 +13,28 @@ from typing_extensions import override
 
 from freshq.errors import FreshqError, LostRace
 from freshq.model.answers import PutOutcome
-from freshq.model.lifecycle import rounds
-from freshq.model.task import LIVE, Task, TaskStatus
+from freshq.model.lifecycle import put_over, rounds
+from freshq.model.task import LIVE, Task, TaskStatus, plain_token
 from freshq.policy.retry import until_committed
-from freshq.stores.base import Conflict, DeadLetters, DeadPlace, Guard, TooLarge, put_over
+from freshq.stores.base import Conflict, DeadLetters, DeadPlace, Guard, TooLarge
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.batches import IF_FREE, each_in_order, each_within
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import (
+    FOLLOWED_FIELDS,
+    attributes,
     condition,
     decode,
     decode_if_task,
     delete_condition,
     encode,
+    ended_attributes,
     guarded,
     is_task,
     milliseconds,
     remembering,
     replace_arguments,
+    update_arguments,
     version_of,
     without_spare,
 )
@@ -118,11 +122,31 @@ class DynamoTasks(DynamoPart):
         if found is None or current is None or current.queue != task.queue:
             return PutOutcome.DUPLICATE
         outcome, version = put_over(current, task, on_conflict)
-        if outcome is not PutOutcome.DUPLICATE:
+        if outcome is PutOutcome.DUPLICATE:
+            return outcome
+        unchanged = delete_condition(current, Guard.exact(current))
+        if version.status is TaskStatus.TAKEN:
+            self._follow(version, remembering(item, found)["putToken"], unchanged)
+        else:
             with nullcontext() if version is task else self._announcing(version):
-                item = encode(version, self.keyspace)
-                self.calls.put(remembering(item, found), _if_still(current))
+                self.calls.put(remembering(encode(version, self.keyspace), found), unchanged)
         return outcome
+
+    def _follow(self, held: Task, put_token: Item, unchanged: Item) -> None:
+        """Store the successor of a held task.
+
+        The version of the held task stays, so that a claim whose reply was lost recognizes it.
+
+        Raises:
+            ConditionFailed: If the task has changed, and not by an earlier try of this.
+        """
+        changes: dict[str, Item | None] = attributes(held, FOLLOWED_FIELDS) | {"putToken": put_token}
+        expression, values = unchanged["ConditionExpression"], unchanged["ExpressionAttributeValues"]
+        try:
+            self.calls.update(update_arguments(held.task_id, changes, (expression, values), self.keyspace))
+        except ConditionFailed as failed:
+            if failed.item is None or failed.item.get("successorRecord") != changes["successorRecord"]:
+                raise
 
     def _announced(
         self,
@@ -208,7 +232,7 @@ class DynamoTasks(DynamoPart):
             with self._announcing(task), self.lease_records.following(task, guard):
                 item = self._updated(arguments)
         except ConditionFailed as failed:
-            raise Conflict(decode_if_task(failed.item)) from None
+            return self.replace_followed(task, guard, decode_if_task(failed.item))
         except TooLarge as too_large:
             if guard.status not in LIVE or task.status is TaskStatus.TAKEN:
                 msg = f"task {task.task_id!r}: {too_large}"
@@ -284,10 +308,25 @@ class DynamoTasks(DynamoPart):
         )
         return [
             self._settled(task, lease_tokens[task.task_id])
-            if isinstance(answer, TooLarge)
+            if isinstance(answer, TooLarge) or _is_followed(answer)
             else _settled_by(task, answer)
             for task, answer in zip(tasks, answers, strict=True)
         ]
+
+    @override
+    def succeed(self, current: Task, ended: Task, entered: Task) -> None:
+        token = plain_token(current.lease_token)
+        stored = self.calls.get(current.task_id)
+        if stored is None or stored.get("leaseToken") != {"S": current.lease_token}:
+            raise Conflict(decode_if_task(stored))
+        item = encode(entered, self.keyspace)
+        item |= {"putToken": stored["putToken"]} if "putToken" in stored else {}
+        item |= {"endedToken": {"S": token}, "endedTask": {"M": ended_attributes(ended)}}
+        try:
+            with self._announcing(entered), self.lease_records.following(entered, Guard.held(token)):
+                self.calls.put(item, delete_condition(current, Guard.exact(current)))
+        except ConditionFailed as failed:
+            raise Conflict(decode_if_task(failed.item)) from None
 
     @override
     def delete(self, task: Task, guard: Guard) -> None:
@@ -385,10 +424,6 @@ def _if_nothing_lives(task: Task) -> Item:
     )
 
 
-def _if_still(current: Task) -> Item:
-    """Return the condition that a task has not changed since it was read."""
-    return condition(
-        "#taskQueue = :queue AND #requestToken = :seen",
-        queue={"S": current.queue},
-        seen={"S": current.request_token},
-    )
+def _is_followed(answer: Item | FreshqError) -> bool:
+    """Return whether a write failed on a held task with a successor."""
+    return isinstance(answer, ConditionFailed) and "successorRecord" in (answer.item or {})

@@ -216,7 +216,7 @@ BEGIN
         SELECT * INTO old FROM {tasks} AS stored
         WHERE stored.task_id = task.task_id AND stored.queue = of_queue FOR UPDATE;
         CONTINUE WHEN NOT FOUND;  -- it was deleted a moment ago
-        -- `freshq.stores.base.put_over`
+        -- `freshq.model.lifecycle.put_over`
         IF NOT (old.status = 'TAKEN' OR (old.status = 'PENDING' AND old.deadline_us > now_us)) THEN
             outcome := 'CREATED';
         ELSIF on_conflict = 'update' AND ((

@@ -58,6 +58,7 @@ OF_TASK: Final = Columns(FIELDS)
 # Columns that are never set before the first claim: a COPY of new tasks leaves them out.
 SET_LATER: Final = (
     *("lease_token", "lease_until_us", "first_claim_us", "last_claim_us", "attempt_record"),
+    "successor_record",
     *("progress_ppm", "progress_step", "dead_us", "shed_reason", "error", "result"),
 )
 OF_NEW: Final = Columns(field for field in FIELDS if field.column not in SET_LATER)

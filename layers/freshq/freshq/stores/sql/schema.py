@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 # The names of all tables and indexes begin with this name; PostgreSQL allows 63 bytes for each.
 TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 NAME_BYTES: Final = 64
-# A lease token is the worker's name (up to 64 bytes) and 33 more bytes.
-TOKEN_BYTES: Final = 100
+# A lease token is the worker's name (up to 64 bytes) and 33 more bytes, and as many for a successor.
+TOKEN_BYTES: Final = 133
 STATUS_CHARS: Final = 16
 REASON_CHARS: Final = 32
 AGENDA_CHARS: Final = 8
@@ -191,6 +191,7 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
         sa.Column("error", long_text()),
         sa.Column("attempt_record", long_text()),
         sa.Column("result", long_text()),
+        sa.Column("successor_record", long_text()),
         required("payload", long_text()),
         **options,
     )

@@ -13,9 +13,9 @@ from typing_extensions import override
 from freshq.errors import StoreError
 from freshq.model.answers import PutOutcome
 from freshq.model.fields import NEVER
-from freshq.model.lifecycle import UNHELD, new_token, truncated
+from freshq.model.lifecycle import UNHELD, new_token, put_over, truncated
 from freshq.model.task import TaskStatus, Verb, advance, changed, has_made_id
-from freshq.stores.base import Conflict, DeadLetters, Guard, place_of, put_over
+from freshq.stores.base import Conflict, DeadLetters, Guard, place_of
 from freshq.stores.held import OPEN
 from freshq.stores.sql.rows import (
     END_COLUMNS,
@@ -232,7 +232,11 @@ class SettleStatements(Statements):
             sa.or_(given.c.of_request_token.is_(None), current.c.request_token == given.c.of_request_token),
         )
         # An earlier try may have been committed, and its reply lost.
-        made_before = current.c.request_token == given.c.request_token
+        made_before = sa.and_(
+            current.c.request_token == given.c.request_token,
+            # With a successor since then, it is not the same version.
+            current.c.lease_token.is_not_distinct_from(given.c.lease_token),
+        )
         free = (
             sa.select(given)
             .join(current, sa.and_(current.c.task_id == given.c.task_id, current.c.queue == given.c.queue))
@@ -510,10 +514,7 @@ class SqlTasks(SqlPart):
             statement = self.settle_sql.prepared_replacements[_guard_key(guard)]
             parameters = _replacement(task, guard)
         if self.database.execute(statement, parameters).changed != 1:
-            current = self.find(task.task_id, task.queue)
-            # An earlier try may have been committed, and its reply lost.
-            if current is None or current.request_token != task.request_token:
-                raise Conflict(current)
+            task = self.replace_followed(task, guard, self.find(task.task_id, task.queue))
         if self.horizon.watches:
             self.horizon.entered([task])
         return task
@@ -534,7 +535,32 @@ class SqlTasks(SqlPart):
         else:
             made = self.database.transaction(partial(self._replace_locked, changes=changes))
         self.horizon.entered([task for task, _guard in changes])
-        return [task if _version(task) in made else None for task, _guard in changes]
+        return [
+            task if _version(task) in made else self._replaced_after_all(task, guard)
+            for task, guard in changes
+        ]
+
+    def _replaced_after_all(self, task: Task, guard: Guard) -> Task | None:
+        """Store the new version of a task that the batch left out, if perhaps only for its successor."""
+        is_holders = guard.lease_token is not None and guard.request_token is None
+        return self._replaced_or_none(task, guard) if guard.is_followed or is_holders else None
+
+    @override
+    def succeed(self, current: Task, ended: Task, entered: Task) -> None:
+        where = _this(entered)
+
+        def succeed(connection: sa.Connection) -> None:
+            found = connection.execute(self.put_sql.lock, where).one_or_none()
+            if found is None or not Guard.exact(current).admits(task_of(found)):
+                raise Conflict(None if found is None else task_of(found))
+            # Two versions, so that a history has an event for each.
+            over = changed(ended, request_token=new_token())
+            self.store_locked([over], connection)
+            new = row_of(entered) | {"put_token": found.put_token}
+            connection.execute(self.put_sql.overwrite, new | where | {"of_request_token": over.request_token})
+
+        self.database.transaction(succeed)
+        self.horizon.entered([entered])
 
     def _replace_locked(self, connection: sa.Connection, changes: Sequence[tuple[Task, Guard]]) -> set[Any]:
         """Store new versions in a transaction; return the ids and tokens of the stored ones."""
@@ -646,7 +672,8 @@ def _given_type(tasks: sa.Table, name: str) -> sa.types.TypeEngine[Any]:
 
 def _admits(guard: Guard, task: Task, row: sa.Row[Any]) -> bool:
     """Return whether a guard holds for a row, or the row already is the new version."""
-    return row.request_token == task.request_token or (
+    version = (row.request_token, row.lease_token)
+    return version == (task.request_token, task.lease_token) or (
         row.status == guard.status
         and guard.lease_token in (None, row.lease_token)
         and guard.request_token in (None, row.request_token)

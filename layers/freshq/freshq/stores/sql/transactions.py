@@ -21,7 +21,8 @@ from freshq.model.codec import encoded
 from freshq.model.lifecycle import claimed
 from freshq.model.task import TaskStatus, keep_clock
 from freshq.model.validation import result_and_text
-from freshq.stores.base import Conflict, Guard, HeldTask, LentConnection, Transactions
+from freshq.stores.base import Conflict, Guard, LentConnection, Transactions
+from freshq.stores.held import HeldTask
 from freshq.stores.sql.database import default_settings, use_own_settings
 from freshq.stores.sql.forks import refuse_inherited_by
 from freshq.stores.sql.lines import SqlReader, is_in_time
