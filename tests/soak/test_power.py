@@ -324,6 +324,12 @@ def create_table(kind: Kind, server: Powered) -> None:
         queue.create_table()
     if kind is KINDS["postgres"]:
         answer(server, "CHECKPOINT")
+        return
+    # Its function is in a system table of the engine Aria, which syncs only at a checkpoint, every 30 s.
+    engine = sa.create_engine(server.url)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("FLUSH TABLES")
+    engine.dispose()
 
 
 def cut_server(kind: Kind, options: Sequence[str] = ()) -> list[Aftermath]:

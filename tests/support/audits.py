@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from freshq import Claim, GroupRules, MatchQueue, Queue, TaskStatus
 from freshq.matching import Match
 from freshq.matching.resource import Resource, ResourceStatus
-from freshq.model.task import LIVE, TRANSITIONS, Task, plain_token
+from freshq.model.fields import plain_token
+from freshq.model.task import LIVE, TRANSITIONS, Task
 from freshq.queue.core import core_of
 
 if TYPE_CHECKING:

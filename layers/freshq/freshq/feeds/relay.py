@@ -22,8 +22,9 @@ from freshq.errors import (
 )
 from freshq.model.answers import PutOutcome, Receipt
 from freshq.model.checks import checked_count, checked_seconds
+from freshq.model.fields import plain_token
 from freshq.model.lifecycle import new_token
-from freshq.model.task import LIVE, TaskStatus, changed, plain_token
+from freshq.model.task import LIVE, TaskStatus, changed
 from freshq.policy.retry import Backoff, equal_jitter
 from freshq.queue.attached import AttachedQueue
 from freshq.queue.base import blocking_queue

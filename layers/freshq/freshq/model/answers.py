@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from freshq.errors import FreshqError, Overloaded, PutIncomplete, TableMissing
 from freshq.model.checks import checked_seconds
-from freshq.model.task import plain_token, storable_text
+from freshq.model.fields import plain_token
+from freshq.model.task import storable_text
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from pydantic import TypeAdapter, ValidationError
 
 from freshq.errors import plain
-from freshq.model.task import plain_token
+from freshq.model.fields import plain_token
 from freshq.model.validation import json_copy, json_text, problem_of
 
 if TYPE_CHECKING:

@@ -22,6 +22,9 @@ QUEUE_KEY_PREFIX: Final = "freshq:"
 REMEMBERED_PUTS: Final = 3
 # DynamoDB's limit for a hash key.
 MAX_ID_BYTES: Final = 1024
+# Between the token of a claim and the token of the put that the task has as a successor, 32 digits.
+SUCCESSOR_MARK: Final = "+"
+MARK_CHARS: Final = 33
 
 
 class FieldType(IntEnum):
@@ -118,6 +121,13 @@ FIELDS: Final = (
 )
 # Fields of a task that its events include, besides its holder.
 EVENT_FIELDS: Final = tuple(field for field in FIELDS if field.event)
+
+
+def plain_token(lease_token: str | None) -> str | None:
+    """Return the token by which a claim holds a task: without the mark of a successor."""
+    if lease_token is None or lease_token[-MARK_CHARS : 1 - MARK_CHARS] != SUCCESSOR_MARK:
+        return lease_token
+    return lease_token[:-MARK_CHARS]
 
 
 def without_missing(event: dict[str, Any]) -> dict[str, Any]:

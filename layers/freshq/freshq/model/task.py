@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec
 from typing_extensions import TypeVar
 
 from freshq.errors import IllegalTransition, RefusedError, quoted
-from freshq.model.fields import NEVER
+from freshq.model.fields import NEVER, SUCCESSOR_MARK, plain_token
 from freshq.model.validation import json_text
 from freshq.policy.retry import QUEUES
 from freshq.policy.value import DEFAULT_VALUE, Decay, value_at
@@ -44,9 +44,6 @@ INTERNAL: Final = (
 )
 MAX_PRIORITY: Final = 9
 MAX_ATTEMPTS_KEPT: Final = 5
-# Between the token of a claim and the token of the put that the task has as a successor, 32 digits.
-SUCCESSOR_MARK: Final = "+"
-MARK_CHARS: Final = 33
 # The fields that a put sets.
 SUCCESSOR_FIELDS: Final = (
     *("created", "updated", "deadline", "expires", "request_token", "payload", "priority", "group", "kind"),
@@ -608,13 +605,6 @@ def keep_run(copy: Task[Any], task: Task[Any]) -> None:
     for name in ("_clock", "_handle"):
         if hasattr(task, name):
             object.__setattr__(copy, name, getattr(task, name))
-
-
-def plain_token(lease_token: str | None) -> str | None:
-    """Return the token by which a claim holds a task: without the mark of a successor."""
-    if lease_token is None or lease_token[-MARK_CHARS : 1 - MARK_CHARS] != SUCCESSOR_MARK:
-        return lease_token
-    return lease_token[:-MARK_CHARS]
 
 
 def followed_by(task: Task, successor: Task) -> Task:

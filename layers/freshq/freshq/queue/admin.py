@@ -19,7 +19,8 @@ from freshq.model.checks import (
     checked_priority,
     checked_status,
 )
-from freshq.model.task import LIVE, TaskStatus, plain_token
+from freshq.model.fields import plain_token
+from freshq.model.task import LIVE, TaskStatus
 from freshq.queue.core import Verbs
 from freshq.queue.polling import EndsPoll, answer_of
 from freshq.queue.reading import FirstIds, tally

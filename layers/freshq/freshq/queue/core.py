@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast, get_arg
 from freshq.errors import LeaseLost, LostRace, NotFound, Overloaded, RefusedError, quoted
 from freshq.model.checks import checked_id
 from freshq.model.codec import JSON, encoded
+from freshq.model.fields import plain_token
 from freshq.model.lifecycle import SERVED, Lifecycle, Stamps, held_task
 from freshq.model.new_task import parse_new_task
 from freshq.model.storable_options import QueueRules, StoredOptions
-from freshq.model.task import TaskStatus, plain_token
+from freshq.model.task import TaskStatus
 from freshq.model.telemetry import SettleSpan, observed, observer_of, telemetries
 from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
 from freshq.queue.lines import LineBook, OpenLines

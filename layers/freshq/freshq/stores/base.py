@@ -12,7 +12,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from freshq.errors import FreshqError, StoreError, quoted
-from freshq.model.task import TaskStatus, changed, plain_token, succession
+from freshq.model.fields import plain_token
+from freshq.model.task import TaskStatus, changed, succession
 from freshq.stores.notifier import Notifier
 
 if TYPE_CHECKING:

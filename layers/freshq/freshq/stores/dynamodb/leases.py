@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from freshq.model.fields import SUCCESSOR_MARK, plain_token
 from freshq.model.lifecycle import new_token
-from freshq.model.task import SUCCESSOR_MARK, TaskStatus, plain_token
+from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import LEASE_PREFIX, condition, milliseconds, seconds, seconds_or
 

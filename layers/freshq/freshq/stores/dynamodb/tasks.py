@@ -13,8 +13,9 @@ from typing_extensions import override
 
 from freshq.errors import FreshqError, LostRace
 from freshq.model.answers import PutOutcome
+from freshq.model.fields import plain_token
 from freshq.model.lifecycle import put_over, rounds
-from freshq.model.task import LIVE, Task, TaskStatus, plain_token
+from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.policy.retry import until_committed
 from freshq.stores.base import Conflict, DeadLetters, DeadPlace, Guard, TooLarge
 from freshq.stores.dynamodb import queries
