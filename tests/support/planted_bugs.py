@@ -53,7 +53,9 @@ def edited(place: str, old: str, new: str) -> Iterator[None]:
         )
         source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
         # Mutation testing decorates each function, so that a variant of it is called instead.
-        source = "".join(line for line in source.splitlines(True) if not line.startswith("@_mutmut_"))
+        source = "".join(
+            line for line in source.splitlines(keepends=True) if not line.startswith("@_mutmut_")
+        )
         assert source.count(old) == 1, (place, old)
         names: dict[str, Any] = {}
         code = compile("from __future__ import annotations\n" + source.replace(old, new), place, "exec")
