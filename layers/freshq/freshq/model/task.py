@@ -40,7 +40,12 @@ MAX_STEP_CHARS: Final = 200
 FRACTION_DIGITS: Final = 6
 # Not shown to users: the store's bookkeeping, and the token, which is a secret of the holder.
 INTERNAL: Final = (
-    *("expires", "request_token", "lease_token", "line_class", "attempt_record", "successor_record"),
+    "expires",
+    "request_token",
+    "lease_token",
+    "line_class",
+    "attempt_record",
+    "successor_record",
 )
 MAX_PRIORITY: Final = 9
 MAX_ATTEMPTS_KEPT: Final = 5

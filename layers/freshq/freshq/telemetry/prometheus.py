@@ -53,8 +53,6 @@ HISTOGRAMS: Final = {
 }
 # Runs that ended by themselves.
 RAN: Final = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.RETRIED)
-# prometheus_client keeps the values of several processes in this folder.
-FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def prometheus_name(name: str) -> str:
