@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from freshq.contrib.django.tasks import FreshqBackend, level_of
@@ -454,6 +455,27 @@ def test_the_task_of_a_killed_worker_runs_again(site: Site) -> None:
     status, value, errors = facts(site, ask)["own"]
     assert (status, value) == ("SUCCESSFUL", "again")
     assert "freshq.errors.LeaseLost" in errors[0]
+
+
+def test_the_worker_serves_counters_of_tasks_of_django(site: Site) -> None:
+    facts(site, "found['id'] = add.enqueue(1, 2).id")
+    command = [sys.executable, "manage.py", "freshq_work", "--queue", "default", "--health-port", "0"]
+    with subprocess.Popen(command, cwd=site.folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            page = f"http://127.0.0.1:{json.loads(process.stdout.readline())['health_port']}/metrics"
+
+            def counted() -> bool:
+                return any(
+                    line.startswith("freshq_tasks_succeeded_total{") and line.endswith(" 1.0")
+                    for line in httpx.get(page, timeout=PATIENCE_SECONDS).text.splitlines()
+                )
+
+            until(counted)
+            process.terminate()
+            assert process.wait(PATIENCE_SECONDS) == 0
+        finally:
+            process.kill()
 
 
 CHECKS = """
