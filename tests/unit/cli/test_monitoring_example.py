@@ -10,10 +10,14 @@ from pathlib import Path
 import botocore.session
 import pytest
 from botocore.validate import validate_parameters
+from prometheus_client import CollectorRegistry, generate_latest
 from samtranslator.yaml_helper import yaml_parse
 
+from freshq import Queue, Worker
 from freshq.aws.observability import metrics
+from freshq.policy import ShedReason
 from freshq.queue.gauges import GAUGES
+from freshq.telemetry import Prometheus
 from freshq.telemetry.prometheus import COUNTERS, HISTOGRAMS, SHED, prometheus_name
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -48,11 +52,30 @@ def test_every_alert_has_a_test_and_says_what_to_do() -> None:
     assert all({"summary", "action"} == rule["annotations"].keys() for rule in rules)
 
 
-def test_each_alert_is_fired_by_its_cause() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
+@pytest.fixture
+def promtool() -> str:
+    """Return the path of promtool."""
+    found = shutil.which("promtool")
+    if found is None:
         assert "FRESHQ_REQUIRE_PROMTOOL" not in os.environ
         pytest.skip("promtool is missing; Debian has it in the package prometheus")
+    return found
+
+
+def test_the_counters_have_names_and_units_of_prometheus(promtool: str) -> None:
+    registry = CollectorRegistry()
+    telemetry = Prometheus(registry)
+    queue = Queue.memory(telemetry=telemetry)
+    queue.put(1, kind="mail", value=2)
+    Worker(queue, lambda _task: None, idle_exit_seconds=0.05).run()
+    telemetry.shed(queue.name, ShedReason.EXPIRED, 1)
+    text = generate_latest(registry)
+    assert all(f"{prometheus_name(name)}_count".encode() in text for name in HISTOGRAMS)
+    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_each_alert_is_fired_by_its_cause(promtool: str) -> None:
     for command in (["check", "config", "prometheus.yml"], ["test", "rules", "freshq.rules.test.yml"]):
         done = subprocess.run([promtool, *command], cwd=FOLDER, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
