@@ -115,3 +115,15 @@ def test_another_process_that_delays_is_seen_after_that_moment(
     other.put("later", delay_seconds=RELY_SECONDS / 5)
     clock.advance(RELY_SECONDS)
     assert look(queue, fetcher) == 1
+
+
+def test_a_due_time_that_has_passed_is_read_again(queue: Queue, clock: Clock, reads: Counter[str]) -> None:
+    fetcher = Fetcher(core_of(queue), 5.0)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("freshq.queue.polling.RELY_SECONDS", 3600)  # as if no time passed since the reading
+        queue.put("later", delay_seconds=RELY_SECONDS / 5)
+        look(queue, fetcher)
+        clock.advance(RELY_SECONDS / 5)
+        assert look(queue, fetcher) == 1
+        assert reads["next_due"] == 2
+        assert fetcher.left_seconds > 0  # otherwise it would claim in a loop

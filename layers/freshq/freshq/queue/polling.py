@@ -146,7 +146,8 @@ class Fetcher:
             StoreError: If the store did not answer.
         """
         core, now = self._core, time.monotonic()
-        if now < self._rely_until and core.upkeep.delays == self._delays:
+        is_past = self._due is not None and self._due <= core.now()  # or each look makes the next one due
+        if now < self._rely_until and core.upkeep.delays == self._delays and not is_past:
             return self._rely_until - now
         self._delays = core.upkeep.delays
         self._due, self._due_seen = core.store.next_due(core.name, self._began), self.seen
