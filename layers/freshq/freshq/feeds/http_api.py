@@ -50,8 +50,8 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_BATCH_TASKS: Final = 1000
 # Many gateways and proxies wait 30 s for an answer.
 MAX_WAIT_SECONDS: Final = 20.0
-# After an error of the store that names no time.
-STORE_RETRY_SECONDS: Final = 1
+# After an error that names no time.
+RETRY_SECONDS: Final = 1
 JSON_TYPE: Final = "application/json"
 OPENAPI_PATH: Final = "/openapi.json"
 HEALTH_PATH: Final = "/healthz"
@@ -423,7 +423,7 @@ def response_to(error: Exception) -> ApiResponse:
             problem.retry_after_seconds = error.retry_after_seconds
             headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds)))
     elif isinstance(error, StoreError):
-        headers["Retry-After"] = str(STORE_RETRY_SECONDS)
+        headers["Retry-After"] = str(RETRY_SECONDS)
     elif isinstance(error, ValueError | Refusal) and (found := _FIELD.match(str(error))):
         problem.field = found.group()
     return ApiResponse(status, problem.model_dump(mode="json", exclude_none=True), headers)
@@ -459,6 +459,9 @@ def _json_object(request: ApiRequest) -> dict[str, Any]:
     if content_type != JSON_TYPE:  # also, a page of another site cannot send this type without being asked
         message = f"content-type: must be {JSON_TYPE}"
         raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message, Accept=JSON_TYPE)
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        message = "content-encoding: must be identity; send the body without compression"
+        raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message, Accept_Encoding="identity")
     if len(request.body) > MAX_BODY_BYTES:
         message = f"body: at most {MAX_BODY_BYTES} bytes are allowed; put fewer tasks at a time"
         raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
