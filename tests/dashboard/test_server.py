@@ -121,7 +121,14 @@ class TestAccess:
 
     @pytest.mark.parametrize(
         "origin",
-        ["https://evil.example", "http://127.0.0.1:9999", "null", "http://localhost:8710", "file://"],
+        [
+            "https://evil.example",
+            "http://127.0.0.1:9999",
+            "null",
+            "http://localhost:8710",
+            "file://",
+            "http://[",
+        ],
     )
     def test_a_foreign_origin_is_refused(self, shown: Page, origin: str) -> None:
         assert shown.client.get("/api/queue", headers={"Origin": origin}).status_code == 403
@@ -133,6 +140,10 @@ class TestAccess:
         headers = {"Host": host, "Origin": f"http://{host}"}
         assert shown.client.post("/api/do", json={"verb": "pause"}, headers=headers).status_code == 200
         assert shown.queue.paused()
+
+    def test_its_own_address_is_a_known_host_name(self, queue: Queue) -> None:
+        with Dashboard(Shown(queue), ListenAddress("127.0.0.2")).beside() as url:
+            assert httpx.get(url).status_code == 200
 
     @pytest.mark.parametrize(
         "path", ["/", "/static/main.js", "/palette.css", "/api/queue", "/nothing", "/api/do"]

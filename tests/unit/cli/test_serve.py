@@ -72,6 +72,8 @@ class TestAccess:
             ({"Host": "localhost.evil.example:80"}, 421),
             ({"Origin": "https://evil.example"}, 403),
             ({"Origin": "null"}, 403),
+            ({"Origin": "http://["}, 403),
+            ({"Host": "["}, 421),
             ({"Content-Type": "text/plain"}, 415),
             ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
             ({"Content-Type": "multipart/form-data; boundary=x"}, 415),
@@ -86,6 +88,11 @@ class TestAccess:
             if status != 415:
                 assert client.get("/v1/stats", headers=headers).status_code == status
         assert queue.stats().pending == 0
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
+    def test_its_own_address_is_a_known_host_name(self, host: str) -> None:
+        with served(Queue.memory(), host=host) as client:
+            assert client.get("/v1/stats").status_code == 200
 
     def test_tokens_come_from_a_file_or_the_environment(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -170,8 +177,19 @@ class TestServer:
         queue = Queue.memory()
         with served(queue) as client:
             monkeypatch.setattr(type(queue), "stats", lambda *_args, **_more: 1 // 0)
-            assert client.get("/v1/stats").status_code == 500
+            answer = client.get("/v1/stats")
+            assert (answer.status_code, answer.json()["error"]) == (500, "InternalServerError")
+            assert "ZeroDivisionError" not in answer.text
+            assert client.get("/healthz").status_code == 200
         assert "ZeroDivisionError" in caplog.text
+
+    def test_too_many_connections_are_told_when_to_come_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(serve_module, "MAX_CONNECTIONS", 1)
+        with served(Queue.memory()) as client:
+            assert client.get("/healthz").status_code == 200
+            refused = httpx.get(client.base_url.join("/healthz"))  # the first connection is still open
+            assert (refused.status_code, refused.json()["error"]) == (503, "ServiceUnavailable")
+            assert (refused.headers["Retry-After"], refused.headers["Connection"]) == ("1", "close")
 
     def test_waits_hold_no_thread(self) -> None:
         queue = Queue.memory()

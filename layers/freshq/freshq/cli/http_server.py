@@ -7,7 +7,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from typing_extensions import override
 
@@ -92,20 +92,20 @@ def foreign_caller(
         advice: What to do about an unknown host name.
     """
     host = headers.get("host", "")
-    if _name(f"//{host}") not in names:
+    if _parts(f"//{host}").hostname not in names:
         return HTTPStatus.MISDIRECTED_REQUEST, f"unknown host name; {advice}"
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and _parts(origin).netloc != host:
         return HTTPStatus.FORBIDDEN, "the request comes from a page of another origin"
     return None
 
 
-def _name(address: str) -> str | None:
-    """Return the host name of an address; None if the address is invalid."""
+def _parts(address: str) -> SplitResult:
+    """Return the parts of an address; an invalid address has none."""
     try:
-        return urlsplit(address).hostname
+        return urlsplit(address)
     except ValueError:
-        return None
+        return urlsplit("")
 
 
 class HttpResponse(NamedTuple):

@@ -30,6 +30,7 @@ from freshq.errors import MissingExtra
 from freshq.feeds.http_api import (
     JSON_TYPE,
     MAX_BODY_BYTES,
+    RETRY_SECONDS,
     ApiRequest,
     ApiResponse,
     HttpApi,
@@ -67,6 +68,17 @@ TokenFile = Annotated[
 ]
 
 
+def _unexpected() -> Refusal:
+    message = "an error in freshq; the server's log has it"
+    return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, message, Connection="close")
+
+
+def _too_many_connections() -> Refusal:
+    message = f"more than {MAX_CONNECTIONS} connections are open; use fewer, and try again"
+    retry = str(RETRY_SECONDS)
+    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, message, Retry_After=retry, Connection="close")
+
+
 class ApiServer(uvicorn.Server):
     """A server that already listens.
 
@@ -93,6 +105,7 @@ class ApiServer(uvicorn.Server):
             )
             raise ValueError(msg)
         self._api = HttpApi(queue, tokens, lambda: self.should_exit)
+        self._names = LOOPBACK_NAMES | {host}
         self._threads = Threads(MAX_THREADS, "freshq-serve")
         self._socket = listening(host, port)
         self.url = url_of(host, self._socket.getsockname()[1])
@@ -101,7 +114,6 @@ class ApiServer(uvicorn.Server):
                 self._respond,
                 END_SECONDS,
                 ws="none",
-                limit_concurrency=MAX_CONNECTIONS,
                 timeout_keep_alive=IDLE_SECONDS,
             )
         )
@@ -121,7 +133,11 @@ class ApiServer(uvicorn.Server):
         elif scope["type"] == "http":
             query = scope["query_string"].decode("latin-1")
             request = ApiRequest(scope["method"], scope["path"], query, _headers(scope["headers"]))
-            response = await self._answer(request, receive)
+            try:
+                response = await self._answer(request, receive)
+            except Exception:
+                await _send(send, response_to(_unexpected()))
+                raise  # uvicorn logs the error and closes the connection
             if response is not None:
                 await _send(send, response)
 
@@ -141,9 +157,11 @@ class ApiServer(uvicorn.Server):
         return await answer_in_threads(self._threads, self._api.poll(request._replace(body=body)))
 
     def _check(self, request: ApiRequest) -> None:
+        if len(self.server_state.connections) > MAX_CONNECTIONS:
+            raise _too_many_connections()
         if not self._api.has_tokens:  # a token is what no page of another site has
             advice = "use localhost, or serve with tokens"
-            if refused := foreign_caller(request.headers, LOOPBACK_NAMES, advice):
+            if refused := foreign_caller(request.headers, self._names, advice):
                 raise Refusal(*refused)
         self._api.check_token(request)
 

@@ -89,8 +89,8 @@ class Dashboard(uvicorn.Server):
         address.checked()
         self._socket = listening(address.host, address.port)
         token = secrets.token_urlsafe(TOKEN_BYTES)
-        names = {*LOOPBACK_NAMES, *address.names} if is_loopback(address.host) else {*address.names}
-        app, self._boards = application(shown, Access(frozenset(names), token))
+        own = {*LOOPBACK_NAMES, address.host} if is_loopback(address.host) else set()
+        app, self._boards = application(shown, Access(frozenset({*own, *address.names}), token))
         port = self._socket.getsockname()[1]
         name = address.names[0] if address.names else address.host
         self.url = f"{url_of(name, port)}/#token={token}"
