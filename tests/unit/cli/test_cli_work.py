@@ -23,7 +23,7 @@ from freshq.addresses import open_queue, open_together, with_connections
 from freshq.cli.commands import supervisor
 from freshq.cli.commands import supervisor as process
 from freshq.cli.commands.supervisor import Child, Supervisor, exit_status_of
-from freshq.cli.commands.work import HealthServer, LoopLimits, is_live, is_ready
+from freshq.cli.commands.work import COUNTERS_FOLDER, HealthServer, LoopLimits, is_live, is_ready
 from freshq.cli.errors import OneLineLog
 from freshq.cli.http_server import metrics_page
 from freshq.cli.main import app
@@ -102,6 +102,28 @@ def test_wrong_use_is_one_line_and_nothing_starts(
     assert answer.exit_code == 2
     assert message in answer.stderr.replace("freshq: ", "", 1)
     assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_missing_folder_for_counters_is_named(
+    folder: Path, sqlite_url: str, processes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(COUNTERS_FOLDER, str(folder / "none"))
+    given = ["runners_here:run", "--health-port", "0", "--processes", processes]
+    answer = run(app, ["work", *given, "--queue", sqlite_url])
+    assert (answer.exit_code, answer.stderr.count("\n")) == (2, 1)
+    assert f"{COUNTERS_FOLDER}: there is no folder" in answer.stderr
+
+
+def test_without_a_temporary_folder_no_process_starts(
+    folder: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(COUNTERS_FOLDER, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(folder / "none"))
+    given = ["runners_here:run", "--health-port", "0", "--processes", "2"]
+    answer = run(app, ["work", *given, "--queue", sqlite_url])
+    assert (answer.exit_code, answer.stderr.count("\n")) == (2, 1)
+    assert "let TMPDIR or PROMETHEUS_MULTIPROC_DIR name a folder" in answer.stderr
 
 
 def test_a_store_without_transactions_is_refused(folder: Path, moto_client: object) -> None:

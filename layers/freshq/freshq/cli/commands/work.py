@@ -121,8 +121,11 @@ def _count_for(context: typer.Context, health_port: int | None) -> int | None:
         if health_port is not None and not context.resilient_parsing:
             from freshq.telemetry.prometheus import Prometheus, share_values
 
-            number = context.params["supervised"]
-            if number and Path(os.environ.get(COUNTERS_FOLDER, "")).name.startswith(OWN_FOLDER):
+            number, folder = context.params["supervised"], Path(os.environ.get(COUNTERS_FOLDER, ""))
+            if not folder.is_dir():
+                msg = f"{COUNTERS_FOLDER}: there is no folder {str(folder)!r}; make it, or unset the variable"
+                raise ValueError(msg)
+            if number and folder.name.startswith(OWN_FOLDER):
                 share_values(number)
             context.with_resource(everywhere(Prometheus()))
     return health_port
@@ -430,7 +433,15 @@ def _shared_counters(job: WorkJob) -> Iterator[str | None]:
     if folder != "":
         yield folder
         return
-    with tempfile.TemporaryDirectory(prefix=OWN_FOLDER) as own:
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix=OWN_FOLDER)
+    except OSError as error:
+        msg = (
+            f"health_port: the processes need a folder for their counters ({error}); "
+            f"let TMPDIR or {COUNTERS_FOLDER} name a folder that can be written"
+        )
+        raise ValueError(msg) from error
+    with temporary as own:
         os.environ[COUNTERS_FOLDER] = own
         yield own
 
