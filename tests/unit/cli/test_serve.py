@@ -22,7 +22,7 @@ import pytest
 from freshq import Queue, Task
 from freshq.cli.commands import serve as serve_module
 from freshq.cli.commands.serve import TOKENS_VARIABLE, ApiServer, load_tokens
-from freshq.feeds.http_api import MAX_BODY_BYTES
+from freshq.feeds.http_api import MAX_BODY_BYTES, MAX_WAIT_SECONDS
 from freshq.model.telemetry import everywhere
 from freshq.telemetry import Prometheus
 from freshq.testing import FaultyStore
@@ -146,6 +146,9 @@ class TestServer:
             head = "POST /v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
             connection.sendall(head.encode())
             assert connection.recv(100).startswith(b"HTTP/1.1 408")
+
+    def test_a_body_or_a_wait_ends_before_a_stop_is_cut_short(self) -> None:
+        assert max(serve_module.BODY_SECONDS, MAX_WAIT_SECONDS) < serve_module.END_SECONDS
 
     def test_the_body_of_a_stranger_is_not_awaited(self) -> None:
         with (

@@ -1,4 +1,4 @@
-"""Listen for HTTP requests and check who calls; serve small answers that programs poll."""
+"""Parts of the HTTP servers: listening, the checks of callers, and a small server for probes and scrapes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = "127.0.0.1"
 LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-# A client sends such a request in one packet.
+# Probes and scrapes fit into one packet.
 REQUEST_SECONDS: Final = 5.0
 METRICS: Final = "/metrics"
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address to listen on."""
+    """Return whether an address to listen on is reachable from this machine only."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -43,7 +43,7 @@ def listening(host: str, port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
-        found.listen()  # immediately, so that nobody else takes the port
+        found.listen()  # now, so that no other process can take the port
     except (OSError, OverflowError) as error:
         found.close()
         msg = f"port: cannot listen on {host}:{port} ({error}); give another port or host"
@@ -57,14 +57,14 @@ def url_of(host: str, port: int) -> str:
 
 
 def quiet_config(app: Any, end_seconds: int, **more: Any) -> uvicorn.Config:
-    """Return the settings of a server that logs errors only.
+    """Return the settings of a server that logs only errors.
 
     Args:
-        app: What answers, as ASGI has it.
-        end_seconds: After a signal, requests under way have this long to finish.
+        app: The ASGI application.
+        end_seconds: Time to finish the open requests after a signal.
         more: Further settings.
     """
-    import uvicorn  # of an extra; the server of metrics does without
+    import uvicorn  # comes with an extra, which the server of metrics does not need
 
     quiet: dict[str, Any] = {"access_log": False, "log_level": "error", "log_config": None}
     hidden: dict[str, Any] = {"proxy_headers": False, "server_header": False, "date_header": False}
@@ -82,14 +82,14 @@ def quiet_config(app: Any, end_seconds: int, **more: Any) -> uvicorn.Config:
 def foreign_caller(
     headers: Mapping[str, str], names: Collection[str], advice: str
 ) -> tuple[HTTPStatus, str] | None:
-    """Return the status and the reason why a request is refused: a page of another site may have sent it.
+    """Return the status and the reason of a refusal, if a page of another site may have sent a request.
 
-    Such a page cannot forge Host or Origin. Host reveals DNS rebinding.
+    A page cannot forge Host or Origin. A foreign Host means DNS rebinding.
 
     Args:
         headers: Headers of the request, by their names in lower case.
         names: Accepted host names.
-        advice: What to do about an unknown host name.
+        advice: How to make an unknown host name known, for the message.
     """
     host = headers.get("host", "")
     if _parts(f"//{host}").hostname not in names:
@@ -123,7 +123,7 @@ class HttpResponse(NamedTuple):
 
 
 def metrics_page(folder: str | None = None) -> HttpResponse:
-    """Answer a scrape with the counters of this process, or of those that keep them in a folder."""
+    """Answer a scrape with the counters of this process, or of all processes that share a folder."""
     try:
         from freshq.telemetry.prometheus import exposition
     except MissingExtra as error:
@@ -181,4 +181,4 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: requests arrive every few seconds."""
+        """Log nothing, because requests arrive every few seconds."""

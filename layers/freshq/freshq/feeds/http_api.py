@@ -1,6 +1,6 @@
-"""An HTTP interface to a queue, for producers in any language: requests become responses, without a server.
+"""The HTTP interface of a queue, for producers in any language: maps requests to responses.
 
-`freshq serve` answers with it. Ids are in queries and bodies, not in paths: some gateways decode paths, and
+`freshq serve` is the server. Ids are in queries and bodies, not in paths: some gateways decode paths, and
 cut them at an encoded "?".
 """
 
@@ -45,21 +45,21 @@ if TYPE_CHECKING:
 
     from freshq.queue.base import BaseQueue
 
-# Several of the largest payloads, or a thousand of the usual ones.
+# Room for several of the largest payloads, or for a batch of a thousand usual ones.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_BATCH_TASKS: Final = 1000
-# Many gateways and proxies wait 30 s for an answer.
+# Many gateways and proxies give up after 30 s without an answer.
 MAX_WAIT_SECONDS: Final = 20.0
-# After an error that names no time.
+# Retry-After of errors that name no time of their own.
 RETRY_SECONDS: Final = 1
 JSON_TYPE: Final = "application/json"
 OPENAPI_PATH: Final = "/openapi.json"
 HEALTH_PATH: Final = "/healthz"
-# They tell nothing of the queue, and need no token.
+# Paths that need no token, because they reveal nothing about the queue.
 PUBLIC_PATHS: Final = (OPENAPI_PATH, HEALTH_PATH)
 API_VERSION: Final = "1"
 _SECONDS_OF_UNIT: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-# The first class that fits decides.
+# The first matching class decides.
 _STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], HTTPStatus], ...]] = (
     (NotFound, HTTPStatus.NOT_FOUND),
     (Overloaded, HTTPStatus.TOO_MANY_REQUESTS),
@@ -67,9 +67,9 @@ _STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], HTTPStatus], ...]] = (
     (FreshqError, HTTPStatus.SERVICE_UNAVAILABLE),
     (ValueError, HTTPStatus.UNPROCESSABLE_ENTITY),
 )
-# The argument that an error names first.
+# The name of the wrong argument, with which a message begins.
 _FIELD: Final = re.compile(r"[A-Za-z_][\w.\[\]-]*(?=: )")
-# An attribute in a docstring, and its description.
+# The name and the description of an attribute in a docstring.
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 
@@ -111,7 +111,7 @@ class ApiResponse(NamedTuple):
 
 
 class Refusal(Exception):
-    """The request itself is wrong, whatever the queue.
+    """A refusal of the request itself: the queue was not asked.
 
     Attributes:
         status: The status of the response.
@@ -133,7 +133,7 @@ class Nothing(_Strict):
 
 
 class RequestDeadline(BaseModel):
-    """Headers that say how long the caller waits; the task's max age is at most that."""
+    """Headers that say how long the caller waits, which limits the max age of the task."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
@@ -142,7 +142,7 @@ class RequestDeadline(BaseModel):
 
     @property
     def seconds(self) -> float:
-        """The time left, in seconds; infinite if no header says so."""
+        """The shorter of the two times, in seconds; infinite without a header."""
         text = self.grpc_timeout
         by_grpc = int(text[:-1]) * _SECONDS_OF_UNIT[text[-1]] if text else math.inf
         return min(by_grpc, self.ttl_ms / 1000)
@@ -152,7 +152,7 @@ class PutQuery(_Strict):
     """How to put.
 
     Attributes:
-        duplicates: Whether a duplicate is answered with its receipt, or with 409.
+        duplicates: Whether to answer a duplicate with its receipt, or with 409.
     """
 
     duplicates: Literal["accept", "refuse"] = "accept"
@@ -179,7 +179,7 @@ class Cancellation(_Strict):
     """Which task to cancel.
 
     Attributes:
-        force: Also if a worker runs it.
+        force: Whether to cancel it even if a worker runs it.
     """
 
     task_id: str = Field(min_length=1, max_length=MAX_ID_BYTES)
@@ -187,7 +187,7 @@ class Cancellation(_Strict):
 
 
 def _view(of: type[Any], *left_out: str) -> type[BaseModel]:
-    """Return the model of a dataclass as an answer shows it."""
+    """Return the model that shows a dataclass in answers, except some fields."""
     shown: dict[str, Any] = {each.name: (each.type, ...) for each in fields(of) if each.name not in left_out}
     config = ConfigDict(from_attributes=True, defer_build=True)
     model: type[BaseModel] = create_model(of.__name__, __config__=config, __doc__=of.__doc__, **shown)
@@ -210,7 +210,7 @@ class Problem(BaseModel):
         reason: The rule that refused the task.
         retry_after_seconds: When to try again.
         least_value: The value per second that is still served.
-        receipts: Of a batch: what became of each task, in order.
+        receipts: For a batch, the receipt or the problem of each task, in order.
     """
 
     error: str
@@ -224,7 +224,7 @@ class Problem(BaseModel):
 
 
 class Receipts(BaseModel):
-    """What became of each task, in order."""
+    """A receipt for each task, in order."""
 
     receipts: list[Receipt]
 
@@ -243,9 +243,9 @@ class Route(NamedTuple):
     Attributes:
         summary: What it does.
         verb: What answers it.
-        answers: The model of the body by status, without errors that every route has.
+        answers: The model of the response body by status, without the errors of all routes.
         query: The model of the query.
-        body: The model of the body; None without one.
+        body: The model of the request body; None if there is no body.
     """
 
     summary: str
@@ -268,7 +268,7 @@ class HttpApi:
 
         Args:
             queue: The queue.
-            tokens: The accepted bearer tokens; none if callers are known otherwise.
+            tokens: The accepted bearer tokens; none if something else checks the callers.
             is_stopping: Returns whether waits must end.
         """
         self.queue = queue
@@ -277,9 +277,9 @@ class HttpApi:
         self._is_stopping = is_stopping
 
     def poll(self, request: ApiRequest) -> Poll[ApiResponse]:
-        """Return a poll for the response to a request; only a wait is not answered at once.
+        """Return a poll for the response to a request. Only requests that wait take more than one poll.
 
-        What is wrong with the request, or with the store, is its answer. It raises unexpected errors.
+        Wrong requests and errors of the store become responses; unexpected errors are raised.
         """
         begun: Poll[ApiResponse] | None = None
 
@@ -313,13 +313,13 @@ class HttpApi:
         return route.verb(self, _Call(_query(route.query, request.query), body, deadline.seconds))
 
     def check_token(self, request: ApiRequest) -> None:
-        """Check that the caller has a token, if the path and this interface need one.
+        """Check the caller's token, if this interface has tokens and the path needs one.
 
         Raises:
-            Refusal: If it has none, or an unknown one.
+            Refusal: If the token is missing or unknown.
         """
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        # Each is compared, so that the time tells nothing.
+        # Compare all tokens, so that the time does not reveal which one is similar.
         known = [hmac.compare_digest(token, given.strip().encode()) for token in self._tokens]
         is_known = scheme.lower() == "bearer" and any(known)
         if self.has_tokens and not is_known and request.path not in PUBLIC_PATHS:
@@ -354,7 +354,7 @@ class HttpApi:
         return ApiResponse(worst.status, (problem or worst).content | receipts, worst.headers)
 
     def _in_time(self, task: dict[str, Any], deadline_seconds: float) -> dict[str, Any]:
-        """Return the arguments of a put, with a max age of at most the time that the caller waits."""
+        """Return the arguments of a put, with the max age limited to the time that the caller waits."""
         if deadline_seconds == math.inf:
             return task
         core = core_of(self.queue)
@@ -367,7 +367,7 @@ class HttpApi:
         return {**task, "max_age_seconds": deadline_seconds} if is_longer else task
 
     def get(self, call: _Call) -> ApiResponse | Poll[ApiResponse]:
-        """Return a task, at once or when it ends; after the wait as it is then."""
+        """Return a task immediately, or wait until it ends; after the longest wait, return it as it is."""
         task_id, seconds = checked_id(call.query.task_id), call.query.wait_seconds
         if not seconds:
             return self._task(task_id)
@@ -403,7 +403,7 @@ class HttpApi:
         return ApiResponse(HTTPStatus.OK, openapi(has_tokens=self.has_tokens))
 
     def health(self, _call: _Call) -> ApiResponse:
-        """Say that requests are answered."""
+        """Report that the server answers."""
         return ApiResponse(HTTPStatus.OK, {"status": "ok"})
 
 
@@ -417,7 +417,7 @@ def response_to(error: Exception) -> ApiResponse:
         status = next(status for kind, status in _STATUS_OF_ERROR if isinstance(error, kind))
     if isinstance(error, Overloaded):
         problem.reason, problem.least_value = error.reason, error.least_value or None
-        if math.isinf(error.retry_after_seconds):  # its parent's deadline has passed for good
+        if math.isinf(error.retry_after_seconds):  # the parent's deadline has passed: no retry helps
             status = HTTPStatus.CONFLICT
         else:
             problem.retry_after_seconds = error.retry_after_seconds
@@ -450,13 +450,14 @@ def _answer_of_put(call: _Call, receipt: Receipt) -> ApiResponse:
 
 
 def _json_object(request: ApiRequest) -> dict[str, Any]:
-    """Return the body of a request.
+    """Return the JSON object in the body of a request.
 
     Raises:
-        Refusal: If it is too large, or no JSON object.
+        Refusal: If the body is too large, or not JSON.
+        ValueError: If it is no object.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != JSON_TYPE:  # also, a page of another site cannot send this type without being asked
+    if content_type != JSON_TYPE:  # browsers send this type to other sites only if those allow it
         message = f"content-type: must be {JSON_TYPE}"
         raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message, Accept=JSON_TYPE)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
@@ -496,7 +497,7 @@ def _parsed(model: type[BaseModel], values: Any) -> Any:
 
 _REFUSED: Final = {409: Problem, 429: Problem}
 _TASK: Final = {200: TaskView, 404: Problem}
-# Every route but the public ones may answer with these.
+# Errors that any route may answer with, except the public routes.
 _COMMON_ANSWERS: Final = dict.fromkeys((400, 401, 403, 408, 413, 415, 421, 422, 500, 503), Problem)
 ROUTES: Final[Mapping[str, Mapping[str, Route]]] = {
     "/v1/tasks": {
@@ -515,7 +516,7 @@ ROUTES: Final[Mapping[str, Mapping[str, Route]]] = {
 
 @cache
 def openapi(*, has_tokens: bool) -> dict[str, Any]:
-    """Return the OpenAPI document of all routes, made from the models that check and answer requests."""
+    """Return the OpenAPI document of all routes, generated from the models that check and answer requests."""
     by_model, schemas = _schemas()
     paths = {
         path: {
@@ -535,7 +536,7 @@ def openapi(*, has_tokens: bool) -> dict[str, Any]:
 
 
 def _schemas() -> tuple[dict[Any, Any], dict[str, Any]]:
-    """Return the references to the models, and the schemas that they refer to."""
+    """Return a reference for each model, and the schemas that the references name."""
     modes: dict[Any, Literal["validation", "serialization"]] = {
         RequestDeadline: "validation",
         Problem: "serialization",
@@ -554,7 +555,7 @@ def _schemas() -> tuple[dict[Any, Any], dict[str, Any]]:
 
 
 def _describe(schema: dict[str, Any]) -> None:
-    """Describe a model and its fields by its docstring."""
+    """Take the descriptions of a model and its fields from the docstring."""
     text, _, attributes = schema.get("description", "").partition("\n\nAttributes:\n")
     schema["description"] = text.partition("\n\n")[0]
     for name, words in _ATTRIBUTE.findall(attributes):

@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 8720
 TOKENS_VARIABLE: Final = "FRESHQ_SERVE_TOKENS"
 MIN_TOKEN_CHARS: Final = 16
-# A body must arrive in this time.
-BODY_SECONDS: Final = 30.0
-# What was accepted has this long to be answered; Kubernetes kills after 30 s.
+# Time limit for the body of a request. Below END_SECONDS, so that a stalled client cannot spoil a clean stop.
+BODY_SECONDS: Final = 20.0
+# Time to answer open requests after a signal; Kubernetes kills the process after 30 s.
 END_SECONDS: Final = 25
-# Longer than load balancers keep a connection to use it again, at most 60 s by default.
+# Load balancers reuse an idle connection for up to 60 s by default; the server must not close it first.
 IDLE_SECONDS: Final = 75
 # Each connection holds at most one body in memory.
 MAX_CONNECTIONS: Final = 500
@@ -119,11 +119,11 @@ class ApiServer(uvicorn.Server):
         )
 
     def serve_here(self) -> None:
-        """Serve until SIGINT or SIGTERM; requests under way are answered."""
+        """Serve until SIGINT or SIGTERM, then answer the open requests."""
         self.run(sockets=[self._socket])
 
     async def _respond(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """Answer a request, as ASGI has it."""
+        """Answer a request, as an ASGI application."""
         if scope["type"] == "lifespan":
             await receive()
             await send({"type": "lifespan.startup.complete"})
@@ -144,9 +144,9 @@ class ApiServer(uvicorn.Server):
     async def _answer(
         self, request: ApiRequest, receive: ASGIReceiveCallable
     ) -> ApiResponse | HttpResponse | None:
-        """Return the response to a request whose body is still to come; None if its caller is gone."""
+        """Read the body of a request and return the response; None if the caller has disconnected."""
         try:
-            self._check(request)  # before the body takes memory
+            self._check(request)  # before reading the body into memory
             body = await _body(receive)
         except Refusal as refusal:
             return response_to(refusal)
@@ -159,7 +159,7 @@ class ApiServer(uvicorn.Server):
     def _check(self, request: ApiRequest) -> None:
         if len(self.server_state.connections) > MAX_CONNECTIONS:
             raise _too_many_connections()
-        if not self._api.has_tokens:  # a token is what no page of another site has
+        if not self._api.has_tokens:  # pages of other sites cannot know a token
             advice = "use localhost, or serve with tokens"
             if refused := foreign_caller(request.headers, self._names, advice):
                 raise Refusal(*refused)
@@ -167,7 +167,7 @@ class ApiServer(uvicorn.Server):
 
 
 def _headers(lines: Iterable[tuple[bytes, bytes]]) -> Mapping[str, str]:
-    """Return the headers by name; a repeated one is a list, as HTTP has it."""
+    """Return the headers by name; join the values of a repeated header with commas, as HTTP does."""
     found: dict[str, str] = {}
     for raw_name, raw_value in lines:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
@@ -176,10 +176,12 @@ def _headers(lines: Iterable[tuple[bytes, bytes]]) -> Mapping[str, str]:
 
 
 async def _body(receive: ASGIReceiveCallable) -> bytes | None:
-    """Return the body of a request, or the beginning of one that is too large; None if the caller is gone.
+    """Read the body of a request; None if the caller has disconnected.
+
+    Of a body that is too large, only the first part is kept: a little more than is allowed.
 
     Raises:
-        Refusal: If it did not arrive in time.
+        Refusal: If the body did not arrive in time.
     """
     body, more = bytearray(), True
     try:
@@ -188,7 +190,7 @@ async def _body(receive: ASGIReceiveCallable) -> bytes | None:
                 message = await receive()
                 if message["type"] != "http.request":
                     return None
-                if len(body) <= MAX_BODY_BYTES:  # the rest is read: many clients read no answer before
+                if len(body) <= MAX_BODY_BYTES:  # but read on: many clients read no answer before
                     body += message["body"]
                 more = message["more_body"]
     except TimeoutError:
@@ -210,10 +212,10 @@ async def _send(send: ASGISendCallable, response: ApiResponse | HttpResponse) ->
 
 
 def load_tokens(file: Path | None) -> list[str]:
-    """Return the accepted tokens: those in a file, or otherwise in the environment.
+    """Return the accepted tokens, from a file if given, otherwise from the environment.
 
     Raises:
-        ValueError: If the file has none, or one is too short. No message has a token.
+        ValueError: If the file is empty, or a token is too short. The message never shows a token.
     """
     source = TOKENS_VARIABLE if file is None else f"token_file: {file}"
     text = os.environ.get(TOKENS_VARIABLE, "") if file is None else file.read_text(encoding="utf-8")
@@ -236,12 +238,12 @@ def serve(
 ) -> None:
     """Serve the queue over HTTP, to producers in any language.
 
-    Serves until SIGTERM or Ctrl-C, and then answers the requests under way.
+    Serves until SIGTERM or Ctrl-C, and then answers the open requests.
     """
     session = context.session
     session.refuse_memory()
     tokens = load_tokens(token_file)
-    with suppress(MissingExtra):  # the page of the counters says what is missing
+    with suppress(MissingExtra):  # then /metrics names the missing package
         from freshq.telemetry.prometheus import Prometheus
 
         context.with_resource(everywhere(Prometheus()))
