@@ -117,17 +117,17 @@ class Telemetry:
         return RunScope(task)
 
     def shed(self, queue: str, reason: ShedReason, tasks: int) -> None:
-        """Receive a number of tasks that this process shed, or found to be past their deadlines."""
+        """Receive how many tasks this process shed, or found to be stale."""
 
     def exhausted(self, tasks: Sequence[Task]) -> None:
-        """Receive tasks that this process made dead letters, because their last leases had expired."""
+        """Receive the tasks that this process made dead letters because their last leases had expired."""
 
 
 class Observed(Protocol):
-    """What reports to telemetry."""
+    """A queue that reports to telemetry."""
 
     def observe(self) -> None:
-        """Report from now on to `telemetries`."""
+        """Report to `telemetries` from now on."""
 
 
 _EVERYWHERE: Final[list[Telemetry]] = []
@@ -136,7 +136,7 @@ _OBSERVED: Final[WeakSet[Observed]] = WeakSet()
 
 @contextmanager
 def everywhere(telemetry: Telemetry) -> Iterator[None]:
-    """Let telemetry also receive the verbs of all queues of this process during the block."""
+    """Report the verbs of all queues of this process to this telemetry also, during the block."""
     _EVERYWHERE.append(telemetry)
     try:
         _observe_all()
@@ -152,19 +152,22 @@ def _observe_all() -> None:
 
 
 def observed(queue: Observed) -> None:
-    """Let a queue observe now, and whenever the telemetry of all queues changes."""
+    """Make a queue look up its telemetry now, and again whenever `everywhere` begins or ends."""
     _OBSERVED.add(queue)
     queue.observe()
 
 
 def telemetries(own: Telemetry) -> tuple[Telemetry, ...]:
-    """Return all telemetry of a queue with telemetry of its own; of several of one class the first."""
+    """Return a queue's own telemetry and that of `everywhere`, but only the first of each class."""
     found = {type(each): each for each in (*reversed(_EVERYWHERE), own)}
     return tuple(each for kind, each in reversed(found.items()) if kind is not Telemetry)
 
 
 def observer_of(several: Sequence[Telemetry]) -> Telemetry | None:
-    """Return telemetry that passes each call on to several, and only logs their errors; None for none."""
+    """Return telemetry that passes each call on to all of `several`, and only logs their errors.
+
+    None if there are none.
+    """
     each = [guarded(telemetry) for telemetry in several]
     return _Together(each) if len(each) > 1 else next(iter(each), None)
 
@@ -267,7 +270,7 @@ class GuardedTelemetry(Telemetry):
 
 
 class _Together(Telemetry):
-    """Passes every verb on to several; runs are only for the queue's own telemetry."""
+    """Passes every verb on to several telemetries. Runs are reported only to the queue's own telemetry."""
 
     def __init__(self, each: Sequence[Telemetry]) -> None:
         self._each = each

@@ -84,7 +84,7 @@ class Fetcher:
         # When the next task is due, and the count at which it was read.
         self._due: float | None = None
         self._due_seen = -1
-        # Until then, and while this process delays no task, a due time that was read is used again.
+        # The due time is valid until then, unless this process delays a task.
         self._rely_until = -math.inf
         self._delays = 0
         self._look_at = -math.inf
@@ -140,13 +140,18 @@ class Fetcher:
         return seconds
 
     def _read_due(self) -> float:
-        """Read when the next task is due, unless that was done just now; return when to do so again.
+        """Read when the next task is due, unless the last reading is still valid.
+
+        Returns:
+            How long that reading is still valid, in seconds; infinity after a new reading.
 
         Raises:
             StoreError: If the store did not answer.
         """
         core, now = self._core, time.monotonic()
-        is_past = self._due is not None and self._due <= core.now()  # or each look makes the next one due
+        is_past = (
+            self._due is not None and self._due <= core.now()
+        )  # without this, each look would make the next one due
         if now < self._rely_until and core.upkeep.delays == self._delays and not is_past:
             return self._rely_until - now
         self._delays = core.upkeep.delays

@@ -26,8 +26,8 @@ SMALL_PORTION: Final = 25
 LARGE_PORTION: Final = 1000
 # Longest pause between two portions of one run.
 MAX_PAUSE_SECONDS: Final = 0.1
-# A worker that has read when the next task is due relies on that for so long. A task that another process
-# delays may start so much late, but claims that follow each other within milliseconds save three reads each.
+# A worker relies on its reading of the next due time for this long. A task that another process delays may
+# start that much late; in exchange, claims within milliseconds of each other save three reads each.
 RELY_SECONDS: Final = 0.05
 # Checks for due tasks per lease, even while every claim finds enough tasks.
 LOOKS_PER_LEASE: Final = 4
@@ -71,8 +71,8 @@ class Upkeep:
             queue: Name of the queue.
             lifecycle: Returns the lifecycle that the queue follows now.
             now: Returns the queue's time in seconds.
-            tell: Receives, after each portion, the tasks whose last lease had expired, which are dead letters
-                now, and the time.
+            tell: Receives, after each portion, the tasks that became dead letters because their last
+                lease had expired, and the time.
         """
         self._tell = tell
         self.delays = 0
@@ -117,12 +117,12 @@ class Upkeep:
         return due
 
     def delayed(self) -> None:
-        """Note that this process delayed a task, which may be due soon."""
+        """Note that this process delayed a task, which may fall due soon."""
         self.delays += 1
         self._relied_until = -inf
 
     def rely(self, now: float, next_due: float | None, delays: int) -> None:
-        """Rely on a reading of when the next task is due.
+        """Rely on a reading of the next due time, if the last look began at `now` or later and left nothing.
 
         Args:
             now: Time before the last look, in seconds.
@@ -133,7 +133,7 @@ class Upkeep:
             self._relied_until = now + RELY_SECONDS if next_due is None else min(now + RELY_SECONDS, next_due)
 
     def nothing_is_due(self, now: float) -> bool:
-        """Return whether this process relies on it that nothing is due at `now` (seconds)."""
+        """Return whether the reading that this process relies on rules out due tasks at `now` (seconds)."""
         return self._looked_at <= now < self._relied_until
 
     def portion(self, limit: int, until: float | None = None) -> Portion:

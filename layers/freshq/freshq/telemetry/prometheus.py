@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from freshq.model.telemetry import ClaimSpan, PutSpan
     from freshq.policy.shedding import ShedReason
 
-# Kinds beyond these are counted together: a producer may put tasks of any kind, and each is a time series.
+# Each kind adds time series, and producers may invent kinds, so later kinds share one label.
 MOST_KINDS: Final = 100
 OTHER_KINDS: Final = "other"
 # By queue and kind.
@@ -51,12 +51,12 @@ HISTOGRAMS: Final = {
     "ClaimAgeSeconds": "Age of the tasks that this process claimed.",
     "RunSeconds": "Time of the runs that succeeded, failed, or will be repeated.",
 }
-# Runs that ended by themselves.
+# Outcomes of runs that ended on their own.
 RAN: Final = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.RETRIED)
 
 
 def prometheus_name(name: str) -> str:
-    """Return the name of a metric as Prometheus writes names: TasksPending is freshq_tasks_pending."""
+    """Return the name of a metric in the style of Prometheus: freshq_tasks_pending for TasksPending."""
     return f"freshq_{snake_case(name)}"
 
 
@@ -99,7 +99,7 @@ _lock: Final = new_lock()
 
 
 def _metrics_of(registry: CollectorRegistry) -> _Metrics:
-    """Return the metrics of a registry, which takes each name once."""
+    """Return the metrics of a registry; made once, because a registry refuses a second metric of a name."""
     with _lock:
         if registry not in _of_registries:
             _of_registries[registry] = _Metrics(registry)
@@ -110,8 +110,8 @@ class Prometheus(Telemetry, Observer):
     """Counts puts, claims, runs and shed tasks for Prometheus. Pass it to a queue as `telemetry`.
 
     Serve the registry as your program serves its other metrics. `freshq work --health-port` serves the
-    default registry at `/metrics`, and counts all queues of its processes. Labels are the queue and the kind
-    of the tasks, never their group or id. Needs the extra `metrics`.
+    default registry at `/metrics`, and counts all queues of its processes. The labels are the queue and the
+    kind, never the group or the id. Needs the extra `metrics`.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
@@ -123,7 +123,7 @@ class Prometheus(Telemetry, Observer):
         self._metrics = _metrics_of(registry)
 
     def expect(self, queue: str, kinds: Iterable[str]) -> None:
-        """Let the counters of the runs of these kinds begin with 0, so that a first failure is an increase.
+        """Start the counters of runs of these kinds at 0, so that `increase` sees the first failure.
 
         Args:
             queue: Name of the queue.
@@ -190,15 +190,15 @@ class Prometheus(Telemetry, Observer):
 def share_values(number: int) -> None:
     """Keep the values of this process in the file with a number, in the folder of the environment.
 
-    A process that replaces another one continues its file, so no count is lost and no files pile up.
+    A process that replaces a dead one continues its file, so no count is lost and no files pile up.
 
     Args:
-        number: Number of the process; no other one that runs has it.
+        number: Number of the process, unique among the running processes.
     """
     own = os.getpid()
 
     def identifier() -> str:
-        """Return the number; a fork of this process is another one, with its own file."""
+        """Return the number; a fork of this process gets a file of its own."""
         return str(number) if os.getpid() == own else f"{number}-{os.getpid()}"
 
     values.ValueClass = values.MultiProcessValue(identifier)  # type: ignore[no-untyped-call]  # it has no types
@@ -208,7 +208,7 @@ def exposition(folder: str | None = None) -> bytes:
     """Return the metrics in the text format of Prometheus.
 
     Args:
-        folder: The folder with the values of several processes; None for the registry of this process.
+        folder: The folder where several processes keep their values; None for the registry of this process.
     """
     if folder is None:
         return generate_latest(REGISTRY)
@@ -218,7 +218,7 @@ def exposition(folder: str | None = None) -> bytes:
 
 
 class _Folder(Collector):
-    """The values of several processes. A file that one of them has just made is empty, and holds none yet."""
+    """The summed values of several processes. Skips empty files: a process has just created them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -111,13 +111,17 @@ Processes = Annotated[
 ]
 # The folder in which prometheus_client keeps the values of several processes.
 COUNTERS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
-# How the name of a folder begins that is only for the processes of one supervisor.
+# Prefix of the temporary folders that supervisors make, each for its own processes.
 OWN_FOLDER: Final = "freshq-metrics-"
 
 
 def _count_for(context: typer.Context, health_port: int | None) -> int | None:
-    """Count what the queues of this process do, if `/metrics` is served; before any queue is opened."""
-    with suppress(MissingExtra):  # the page will say what is missing
+    """Start to count before any queue is opened, if `/metrics` is to be served.
+
+    Raises:
+        ValueError: If the environment names a folder for the counters that does not exist.
+    """
+    with suppress(MissingExtra):  # /metrics will name the missing package
         if health_port is not None and not context.resilient_parsing:
             from freshq.telemetry.prometheus import Prometheus, share_values
 
@@ -428,7 +432,11 @@ def _supervise(job: WorkJob, processes: int) -> NoReturn:
 
 @contextmanager
 def _shared_counters(job: WorkJob) -> Iterator[str | None]:
-    """Yield the folder in which the processes keep their counters; None if nobody asks for them."""
+    """Yield the folder in which the processes keep their counters; None without a health port.
+
+    Raises:
+        ValueError: If no temporary folder can be made.
+    """
     folder = None if job.health_address[1] is None else os.environ.get(COUNTERS_FOLDER, "")
     if folder != "":
         yield folder
@@ -447,7 +455,7 @@ def _shared_counters(job: WorkJob) -> Iterator[str | None]:
 
 
 def _expect_kinds(worker: Worker | Workers, queues: Iterable[str]) -> None:
-    """Let the counters of known kinds begin with 0, if this process counts."""
+    """Start the counters of known kinds at 0, if prometheus_client is installed."""
     with suppress(MissingExtra):
         from freshq.telemetry.prometheus import Prometheus
 

@@ -123,7 +123,7 @@ class FlowMeter:
             queue: Name of the queue.
             rules: Its overload control. Only an admission limit needs the counts of groups.
             later: Writes the counts that are due beside a transaction; None if there are no transactions.
-            tell: Receives why tasks were shed, and how many; None: nobody does.
+            tell: Receives the reason and the number of shed tasks; None if nobody needs them.
         """
         self._later = later
         self._tell_shed = tell
