@@ -105,14 +105,24 @@ def test_wrong_use_is_one_line_and_nothing_starts(
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_missing_folder_for_counters_is_named(
+def test_a_folder_for_counters_that_cannot_be_made_is_named(
     folder: Path, sqlite_url: str, processes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(COUNTERS_FOLDER, str(folder / "none"))
+    (folder / "file").touch()
+    monkeypatch.setenv(COUNTERS_FOLDER, str(folder / "file" / "none"))
     given = ["runners_here:run", "--health-port", "0", "--processes", processes]
     answer = run(app, ["work", *given, "--queue", sqlite_url])
     assert (answer.exit_code, answer.stderr.count("\n")) == (2, 1)
-    assert f"{COUNTERS_FOLDER}: there is no folder" in answer.stderr
+    assert f"{COUNTERS_FOLDER}: cannot make the folder" in answer.stderr
+
+
+def test_a_missing_folder_for_counters_is_made(
+    folder: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(COUNTERS_FOLDER, str(folder / "new" / "counters"))
+    given = ["runners_here:run", "--health-port", "0", "--dry-run"]
+    assert run(app, ["work", *given, "--queue", sqlite_url]).exit_code == 0
+    assert (folder / "new" / "counters").is_dir()
 
 
 def test_without_a_temporary_folder_no_process_starts(

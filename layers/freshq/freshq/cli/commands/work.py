@@ -119,16 +119,18 @@ def _count_for(context: typer.Context, health_port: int | None) -> int | None:
     """Start to count before any queue is opened, if `/metrics` is to be served.
 
     Raises:
-        ValueError: If the environment names a folder for the counters that does not exist.
+        ValueError: If the environment names a folder for the counters that cannot be made.
     """
     with suppress(MissingExtra):  # /metrics will name the missing package
         if health_port is not None and not context.resilient_parsing:
             from freshq.telemetry.prometheus import Prometheus, share_values
 
             number, folder = context.params["supervised"], Path(os.environ.get(COUNTERS_FOLDER, ""))
-            if not folder.is_dir():
-                msg = f"{COUNTERS_FOLDER}: there is no folder {str(folder)!r}; make it, or unset the variable"
-                raise ValueError(msg)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                msg = f"{COUNTERS_FOLDER}: cannot make the folder ({error}); name another one, or unset it"
+                raise ValueError(msg) from error
             if number and folder.name.startswith(OWN_FOLDER):
                 share_values(number)
             context.with_resource(everywhere(Prometheus()))
