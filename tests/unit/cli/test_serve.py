@@ -190,7 +190,9 @@ class TestServer:
         monkeypatch.setattr(serve_module, "MAX_CONNECTIONS", 1)
         with served(Queue.memory()) as client:
             assert client.get("/healthz").status_code == 200
-            refused = httpx.get(client.base_url.join("/healthz"))  # the first connection is still open
+            # The first connection is still open.
+            refused = httpx.get(client.base_url.join("/v1/stats"))
+            assert httpx.get(client.base_url.join("/healthz")).status_code == 200
             assert (refused.status_code, refused.json()["error"]) == (503, "ServiceUnavailable")
             assert (refused.headers["Retry-After"], refused.headers["Connection"]) == ("1", "close")
 

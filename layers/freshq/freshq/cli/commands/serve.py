@@ -28,6 +28,7 @@ from freshq.cli.http_server import (
 )
 from freshq.errors import MissingExtra
 from freshq.feeds.http_api import (
+    HEALTH_PATH,
     JSON_TYPE,
     MAX_BODY_BYTES,
     RETRY_SECONDS,
@@ -157,7 +158,8 @@ class ApiServer(uvicorn.Server):
         return await answer_in_threads(self._threads, self._api.poll(request._replace(body=body)))
 
     def _check(self, request: ApiRequest) -> None:
-        if len(self.server_state.connections) > MAX_CONNECTIONS:
+        # A probe that fails would have a busy server killed.
+        if len(self.server_state.connections) > MAX_CONNECTIONS and request.path != HEALTH_PATH:
             raise _too_many_connections()
         if not self._api.has_tokens:  # pages of other sites cannot know a token
             advice = "use localhost, or serve with tokens"
