@@ -1,6 +1,7 @@
 """Putting a task behind a running one of the same id, on every store."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -182,6 +183,39 @@ def test_a_forced_cancel_cancels_both(queue: Queue, dead: bool) -> None:
     assert queue.claim() == []
 
 
+@pytest.mark.parametrize("others", [[], ["b"]])
+def test_a_forced_redrive_moves_the_one_that_waits(
+    queue: Queue, store: StoreUnderTest, others: list[str]
+) -> None:
+    claim = running(queue)
+    queue.put("other", task_id="b")
+    after(queue, "new")
+    store.clock.advance(5)
+    queue.put("later", task_id="c")
+    assert queue.redrive([*others, "a"], as_new=True, force=True) == 1 + len(others)
+    with pytest.raises(LeaseLost):
+        queue.complete(claim)
+    task = known(queue, "a")
+    assert (task.payload, task.created) == ("new", pytest.approx(store.clock.now, abs=1e-3))
+    assert payloads(queue.claim(1)) == ["new"]  # the newest
+
+
+@pytest.mark.parametrize("verb", ["cancel", "redrive"])
+def test_force_ends_a_run_behind_which_a_stale_task_waits(
+    queue: Queue, store: StoreUnderTest, verb: str
+) -> None:
+    claim = running(queue)
+    after(queue, "new", max_age_seconds=1)
+    store.clock.advance(5)
+    if verb == "cancel":
+        assert queue.cancel("a", force=True).status is TaskStatus.SHED
+    else:
+        assert queue.redrive(["a"], as_new=True, force=True) == 1
+    assert known(queue, "a").status is TaskStatus.SHED
+    with pytest.raises(LeaseLost):
+        queue.complete(claim)
+
+
 def test_purge_deletes_both(queue: Queue) -> None:
     for arguments in ({"task_ids": ["a"]}, {"status": "TAKEN"}, {"where": lambda _task: True}, {}):
         claim = running(queue)
@@ -204,6 +238,22 @@ def test_a_batch_takes_the_last_of_each_id(queue: Queue) -> None:
     assert [getattr(answer, "status", answer) for answer in answers] == [TaskStatus.SUCCESS] * 30
     assert counts(queue.stats()) == {"pending": 15, "success": 15}
     assert {*payloads(queue.claim(30))} == {200 + each for each in some}
+
+
+def test_a_batch_of_settlements_tells_how_each_run_ended(queue: Queue) -> None:
+    queue.put_many([{"payload": number, "task_id": str(number)} for number in range(6)])
+    claims = sorted(queue.claim(6), key=lambda claim: claim.task.task_id)
+    for number in (0, 2, 4):
+        queue.put("new", task_id=str(number), on_conflict="after")
+    make: Any = [
+        *[Settlement.complete] * 2,
+        *[partial(Settlement.retry, error="x")] * 2,
+        *[Settlement.release] * 2,
+    ]
+    answers = queue.settle_many([each(claim) for each, claim in zip(make, claims, strict=True)])
+    statuses = [getattr(answer, "status", answer) for answer in answers]
+    ended, waits = TaskStatus.CANCELLED, TaskStatus.PENDING
+    assert statuses == [TaskStatus.SUCCESS, TaskStatus.SUCCESS, ended, waits, ended, waits]
 
 
 def test_a_settlement_that_is_repeated_is_recognized(queue: Queue) -> None:

@@ -17,7 +17,7 @@ from freshq.model.fields import plain_token
 from freshq.model.lifecycle import SERVED, Lifecycle, Stamps, held_task
 from freshq.model.new_task import parse_new_task
 from freshq.model.storable_options import QueueRules, StoredOptions
-from freshq.model.task import TaskStatus
+from freshq.model.task import LIVE, TaskStatus
 from freshq.model.telemetry import SettleSpan, observed, observer_of, telemetries
 from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
 from freshq.queue.lines import LineBook, OpenLines
@@ -491,10 +491,11 @@ class Core:
 
         def attempt() -> Task:
             task = self.stored(task_id)
-            written = (write or self.store.replace)(verb(task, self.now()), Guard.unchanged(task))
-            # The verb ended a running task, and then applies to the one that took its place.
-            return attempt() if task.successor_record is not None and write is None else written
+            version = verb(task, self.now())
+            written = store(version, Guard.unchanged(task))
+            return self._changed_successor(task, version, verb, store) or written
 
+        store = write or self.store.replace
         try:
             changed = until_committed(attempt, Conflict, MAX_READ_WRITE_TRIES)
         except Conflict:
@@ -515,14 +516,39 @@ class Core:
             LostRace: As for `change`.
         """
         now = self.now()
-        changes = [(verb(task, now), Guard.unchanged(task)) for task in map(self.stored, task_ids)]
-        for changed, guard in changes:
+        changes = [(task, verb(task, now)) for task in map(self.stored, task_ids)]
+        for task, version in changes:
             try:
-                write(changed, guard)
+                write(version, Guard.unchanged(task))
             except Conflict:
-                self.change(changed.task_id, verb, write)
-        self.store.notifier.changed(self.name, [changed for changed, _guard in changes])
+                self.change(task.task_id, verb, write)
+            else:
+                self._changed_successor(task, version, verb, write)
+        self.store.notifier.changed(self.name, [version for _task, version in changes])
         return len(changes)
+
+    def _changed_successor(
+        self,
+        task: Task,
+        version: Task,
+        verb: Callable[[Task, float], Task],
+        write: Callable[[Task, Guard], Task],
+    ) -> Task | None:
+        """Apply a verb that ended a running task to the one that took its place, unless that is stale already.
+
+        Args:
+            task: The task that was read.
+            version: Its version that was written; the same task, if it was deleted with its successor.
+            verb: As in `change`.
+            write: As in `change`.
+
+        Returns:
+            The task that took its place; None if nothing waited behind the task, or it was deleted.
+        """
+        if task.successor_record is None or version is task:
+            return None
+        entered = self.with_current_status(self.stored(task.task_id))
+        return self.change(task.task_id, verb, write) if entered.status in LIVE else entered
 
     def move(self, task: Task, guard: Guard) -> Task:
         """Write a task that is moved in time.

@@ -44,7 +44,7 @@ from freshq.stores.sql.statements import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from freshq.errors import FreshqError
     from freshq.model.task import Task
@@ -594,29 +594,32 @@ class SqlTasks(SqlPart):
         return [answers[task.task_id] for task, _lease_token in settled]
 
     def _settled_by(
-        self, store: Callable[[Sequence[tuple[Task, str]]], set[str]], settled: Sequence[tuple[Task, str]]
+        self,
+        store: Callable[[Sequence[tuple[Task, str]]], Mapping[str, Task]],
+        settled: Sequence[tuple[Task, str]],
     ) -> dict[str, Task | FreshqError]:
         """Settle claims in one call; return the answers by task id."""
         try:
-            stored = store(settled) if settled else set()
+            stored = store(settled) if settled else {}
         except StoreError as error:
             return {task.task_id: error for task, _lease_token in settled}
         # Retry the settlements that were not stored: their lease is lost, another transaction had locked the
         # row, or an earlier attempt was committed while its reply was lost.
         return {
-            task.task_id: task if task.task_id in stored else self._settled(task, lease_token)
+            task.task_id: stored.get(task.task_id) or self._settled(task, lease_token)
             for task, lease_token in settled
         }
 
-    def _end_many(self, ended: Sequence[tuple[Task, str]]) -> set[str]:
-        """End tasks in one statement; return the ids of the tasks that were held."""
+    def _end_many(self, ended: Sequence[tuple[Task, str]]) -> Mapping[str, Task]:
+        """End tasks in one statement; return by id the tasks that were held."""
         given = given_ends(ended, self.database.dialect)
-        return {row[0] for row in self.database.execute(self.settle_sql.finish_many, given).rows}
+        held = {row[0] for row in self.database.execute(self.settle_sql.finish_many, given).rows}
+        return {task.task_id: task for task, _lease_token in ended if task.task_id in held}
 
-    def _replace_many(self, settled: Sequence[tuple[Task, str]]) -> set[str]:
-        """Store new versions of tasks in one call; return the ids of tasks that were held and not locked."""
+    def _replace_many(self, settled: Sequence[tuple[Task, str]]) -> Mapping[str, Task]:
+        """Store new versions of tasks in one call; return by id the tasks that were held and not locked."""
         changes = [(task, Guard(TaskStatus.TAKEN, lease_token=lease_token)) for task, lease_token in settled]
-        return {task.task_id for task in self.replace_many(changes) if task is not None}
+        return {task.task_id: task for task in self.replace_many(changes) if task is not None}
 
     @override
     def delete(self, task: Task, guard: Guard) -> None:
