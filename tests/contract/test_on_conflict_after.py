@@ -156,15 +156,16 @@ def test_other_puts_find_the_id_taken(queue: Queue, others: Any) -> None:
     assert payloads(queue.claim(5)) == ["new"]
 
 
-def test_an_update_replaces_both(queue: Queue) -> None:
+@pytest.mark.parametrize("newest", ["newest", "old"])
+def test_an_update_replaces_both(queue: Queue, newest: str) -> None:
     claim = running(queue)
     after(queue, "new")
-    assert queue.put("newest", task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
+    assert queue.put(newest, task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
     assert known(queue, "a").successor is None
     with pytest.raises(LeaseLost):
         queue.complete(claim)
     (claim,) = queue.claim(5)
-    assert (claim.task.payload, queue.complete(claim).status) == ("newest", TaskStatus.SUCCESS)
+    assert (claim.task.payload, queue.complete(claim).status) == (newest, TaskStatus.SUCCESS)
     assert counts(queue.stats()) == {"success": 1}
 
 

@@ -339,7 +339,7 @@ def test_payloads_that_are_no_json(engine: sa.Engine, text: str) -> None:
 
 
 # Verbs that leave a task of the id "a" in each state, and the age of the queue's tasks.
-STATES: Final = ("free", "waiting", "delayed", "running", "done", "cancelled", "stale")
+STATES: Final = ("free", "waiting", "delayed", "running", "followed", "done", "cancelled", "stale")
 
 
 def prepare(queue: Queue, state: str) -> None:
@@ -351,8 +351,10 @@ def prepare(queue: Queue, state: str) -> None:
     queue.put({"a": 1, "b": 2.0}, task_id="a", **options)
     if state == "cancelled":
         queue.cancel("a")
-    if state in ("running", "done"):
+    if state in ("running", "followed", "done"):
         (claim,) = queue.claim()
+        if state == "followed":
+            queue.put("newer", task_id="a", on_conflict="after")
         if state == "done":
             queue.complete(claim, result="x")
 

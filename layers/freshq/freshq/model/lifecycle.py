@@ -562,8 +562,8 @@ def put_over(current: Task, task: Task, on_conflict: str) -> tuple[PutOutcome, T
         return _put_after(current, task)
     if status is TaskStatus.PENDING:
         task = debounced_by(task, current)
-    # An update with the same work would only take the task from its holder.
-    same = _work(current, task.updated) == _work(task, task.updated)
+    # An update with the same work would only take the task from its holder. But a successor is outdated now.
+    same = current.successor_record is None and _work(current, task.updated) == _work(task, task.updated)
     return PutOutcome.DUPLICATE if on_conflict == "ignore" or same else PutOutcome.UPDATED, task
 
 

@@ -247,11 +247,12 @@ BEGIN
     IF outcome = 'DUPLICATE' AND on_conflict IS NOT NULL THEN
         SELECT stored.* INTO old FROM {tasks} AS stored
         WHERE stored.task_id = task.task_id AND stored.queue = of_queue FOR UPDATE;
-        -- `freshq.stores.base.put_over`
+        -- `freshq.model.lifecycle.put_over`
         IF NOT (old.status = 'TAKEN' OR (old.status = 'PENDING' AND old.deadline_us > now_us)) THEN
             SET outcome = 'CREATED';
         ELSEIF on_conflict = 'update' AND NOT (
-            NULLIF(GREATEST(COALESCE(old.not_before_us, 0), now_us), now_us) <=> task.not_before_us
+            old.successor_record IS NULL
+            AND NULLIF(GREATEST(COALESCE(old.not_before_us, 0), now_us), now_us) <=> task.not_before_us
             AND old.priority = task.priority AND old.task_group <=> task.task_group AND old.kind <=> task.kind
             AND COALESCE(old.value_millionths, 1e6 * {default_value})
                 = COALESCE(task.value_millionths, 1e6 * {default_value})

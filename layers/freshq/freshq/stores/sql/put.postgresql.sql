@@ -219,7 +219,7 @@ BEGIN
         -- `freshq.model.lifecycle.put_over`
         IF NOT (old.status = 'TAKEN' OR (old.status = 'PENDING' AND old.deadline_us > now_us)) THEN
             outcome := 'CREATED';
-        ELSIF on_conflict = 'update' AND ((
+        ELSIF on_conflict = 'update' AND (old.successor_record IS NOT NULL OR (
             nullif(greatest(old.not_before_us, now_us), now_us), old.priority, old.task_group, old.kind,
             coalesce(old.value_millionths, 1e6 * {default_value}), coalesce(old.decay, {step})
         ) IS DISTINCT FROM (
