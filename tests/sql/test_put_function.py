@@ -1,5 +1,6 @@
 """`freshq_put`, by which SQL puts tasks, does what `Queue.put` does: the same rows, the same refusals."""
 
+import inspect
 import itertools
 import json
 import math
@@ -15,14 +16,15 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from freshq import Queue
+from freshq import NewTask, Queue
 from freshq.model.fields import FIELDS, NEVER, FieldType
 from freshq.model.validation import MAX_JSON_DEPTH, MAX_PAYLOAD_BYTES
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.listening import channel_of
-from freshq.stores.sql.migrations import PutFunction
+from freshq.stores.sql.migrations import IN_OBJECT, PutFunction
 from freshq.stores.sql.schema import schema
+from freshq.stores.sql.statements import parts_of
 from tests.support.patience import PATIENCE_SECONDS
 
 TIMES: Final = {field.column for field in FIELDS if field.kind is FieldType.TIME} | {"due_us"}
@@ -393,6 +395,28 @@ def test_a_put_over_a_task_is_that_of_the_library(engine: sa.Engine, state: str,
             for each in (row, found):
                 each["put_token"] = f"c{each['request_token']}"
             assert_same(comparable(row, others), comparable(found, others))
+
+
+@on_both
+@pytest.mark.parametrize("on_conflict", ["after", "UPDATE", ""])
+def test_other_conflicts_are_refused(engine: sa.Engine, on_conflict: str) -> None:
+    with pytest.raises(sa.exc.DBAPIError) as refused:
+        put(engine, "default", "1", task_id="a", on_conflict=on_conflict)
+    assert refusal_of(refused.value) == "on_conflict: the function takes 'ignore' or 'update'"
+
+
+# Arguments of `Queue.put` that the functions do not take, as docs/sql.md says.
+ONLY_OF_LIBRARY: Final = ("parent", "debounce_max_seconds", "connection")
+
+
+def test_the_functions_take_the_arguments_of_a_put_in_their_order() -> None:
+    parameters = parts_of("put.postgresql.sql")["parameters"]
+    of_postgresql = re.findall(r'^(?:INOUT )?"?(\w+)"? .* DEFAULT ', parameters, re.MULTILINE)
+    of_put = [name for name in inspect.signature(Queue.put).parameters if name not in ("self", "payload")]
+    assert {*of_put, "payload"} == {*NewTask.model_fields, "connection"}
+    expected = [name for name in of_put if name not in ONLY_OF_LIBRARY]
+    assert of_postgresql == expected
+    assert list(IN_OBJECT) == expected
 
 
 @pytest.mark.parametrize("kind", ["text", "varchar", "json", "jsonb"])

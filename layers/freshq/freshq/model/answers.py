@@ -44,8 +44,8 @@ class Receipt:
 
     Attributes:
         task_id: Id of the task.
-        outcome: CREATED, also behind a running task; DUPLICATE if the id was taken, and nothing was changed;
-            UPDATED if a live task was replaced, or one that waits behind it.
+        outcome: CREATED for a new task, also if it waits behind a running one; DUPLICATE if the id was taken,
+            and nothing was changed; UPDATED if it replaced a live task, or the one that waited behind it.
 
     Examples:
         >>> queue.put("work", task_id="b").task_id

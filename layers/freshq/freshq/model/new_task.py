@@ -121,14 +121,16 @@ class NewTask(BaseModel):
         parent: The task whose run puts this one: a Task or a Claim, or `Task.as_parent` from another process.
             The child is stale no later than its parent, and has its group and trace unless it has others; its
             place is its own. If too little time is left, it is rejected with the reason `deadline`.
-        on_conflict: If a live task has the id, "ignore" the new one or "update" the live one, ending its
-            claim. "after" updates a waiting task, but lets a running one finish: the new task waits behind
-            it, and enters its line when the run has ended in any way. A later put by "after" replaces it. If
-            the run would be repeated, it ends as CANCELLED instead: what it works on is outdated. With each,
-            the id of an ended task is free. Not on attached tables. None for the argument of the call.
-        debounce_max_seconds: With `delay_seconds` and "update" or "after": a put that replaces a waiting task
-            is due no later than this after that task's `put_at`, and keeps it. So puts that all name it are
-            due no later than this after the first of them. None: each put starts its whole delay anew.
+        on_conflict: What to do if a live task has the id. "ignore" keeps that task. "update" replaces it, and
+            a worker that runs it loses its claim. "after" replaces a waiting task, but lets a running one
+            finish: the new task waits behind it, and enters its line when the run ends, however it ends. A
+            later put with "after" replaces the one that waits. A run that would be repeated ends as
+            CANCELLED instead, because the new task takes its place. The id of an ended task is always free.
+            Not on attached tables. None for the argument of the call.
+        debounce_max_seconds: The longest time for which repeated puts can delay a task; needs
+            `delay_seconds`, and "update" or "after". A put that replaces a waiting task keeps its `put_at`,
+            and is due no later than this after it. So if each put names it, the task is due no later than
+            this after the first put. None: each put starts its whole delay anew.
 
     Examples:
         >>> queue.put_many([NewTask(payload="work", task_id="b", priority=5)])[0].task_id

@@ -534,7 +534,7 @@ class Core:
         verb: Callable[[Task, float], Task],
         write: Callable[[Task, Guard], Task],
     ) -> Task | None:
-        """Apply a verb that ended a running task to the one that took its place, unless that is stale already.
+        """Apply a verb that ended a running task to the one that took its place, unless that is stale.
 
         Args:
             task: The task that was read.

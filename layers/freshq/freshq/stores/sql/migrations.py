@@ -285,6 +285,8 @@ LIMITS: Final[dict[str, object]] = {
     "remembered_chars": REMEMBERED_PUTS * ENTRY_CHARS,
     "max_age_seconds": QueueConfig().max_age_seconds,
     "retention_seconds": QueueConfig().retention_seconds,
+    # The library also takes "after".
+    "bad_conflict": "on_conflict: the function takes 'ignore' or 'update'",
 }
 # Arguments that break one rule of `Queue.put`, by the name of the message in the function's text.
 BROKEN: Final[dict[str, dict[str, Any]]] = {
@@ -317,7 +319,6 @@ BROKEN: Final[dict[str, dict[str, Any]]] = {
     "two_times": {"at": 1, "delay_seconds": 1},
     "bad_traceparent": {"trace_context": "x"},
     "bad_tracestate": {"trace_context": f"00-{'1' * 32}-{'1' * 16}-01 \0"},
-    "bad_conflict": {"on_conflict": "x"},
     "deep_payload": {"payload": json.loads("[" * (MAX_JSON_DEPTH + 1) + "]" * (MAX_JSON_DEPTH + 1))},
 }
 # What depends on the arguments in a message: their size, and the queue's limit.
