@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from freshq import Queue
+from freshq.model.codec import holder
 from freshq.stores.dynamodb.items import Keyspace, encode, mutable_attributes
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest import groups, silver, sound_files
@@ -23,7 +24,7 @@ from freshq_pipeline.ingest.copies import OVERSIZED, copy, prepare
 from freshq_pipeline.ingest.groups import grouped
 from freshq_pipeline.ingest.silver import MAX_UNKNOWN_FIELDS, Ingested, most_frequent
 from freshq_pipeline.ingest.sound_files import Sound, canonical_block, join_silver, write_sound
-from freshq_pipeline.ingest.sources import CHANGES, OWN, STATUSES, read_copies, read_records
+from freshq_pipeline.ingest.sources import CHANGES, OWN, STATUSES, canonical, read_copies, read_records
 from freshq_pipeline.schemas import EVENT, Format
 from freshq_pipeline.storage.folder import Folder
 from tests.pipeline.conftest import Pipeline, all_rows, query, without_names
@@ -441,6 +442,19 @@ def test_the_attributes_of_a_task_are_known() -> None:
     task = replace(task, trace_context="00-1", parent_id="p", root_id="r", value=2.0, decay="linear")
     task, keyspace = replace(task, line_class="82zs", successor_record="{}"), Keyspace(1)
     assert set(OWN) == set(mutable_attributes(task, keyspace)) | set(encode(task, keyspace))
+
+
+def test_a_lease_stays_the_same_when_a_task_waits_behind_it(spark: SparkSession, tmp_path: Path) -> None:
+    tokens = ["w:1" + "+" * 32, "w:1" + "0" * 32, "w:1" + "0" * 31 + "+", "w+x:" + "1" * 32]
+    for number, token in enumerate([*tokens, *(f"{token}+{'ab' * 16}" for token in tokens)]):
+        image = {"taskId": {"S": str(number)}, "taskStatus": {"S": "TAKEN"}, "leaseToken": {"S": token}}
+        record = {"eventID": str(number), "eventName": "MODIFY", "dynamodb": {"NewImage": image}}
+        with (tmp_path / "a.json").open("a") as file:
+            file.write(json.dumps(record) + "\n")
+    lines = spark.read.text(str(tmp_path / "a.json"))
+    rows = canonical(lines, Format.STREAMS).orderBy("event_id").select("lease", "worker").collect()
+    expected = [holder(token) for token in tokens]
+    assert [row.asDict() for row in rows] == [*expected, *expected]
 
 
 WRONG_VALUES: Final = {0: "value not above 0", -2.5: "value not above 0", "NaN": "value not above 0",

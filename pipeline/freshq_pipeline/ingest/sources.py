@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from freshq.model.fields import NEVER
+from freshq.model.fields import MARK_CHARS, NEVER, SUCCESSOR_MARK
 from freshq.policy.value import LARGEST_VALUE
 from freshq_pipeline.schemas import EVENT, EXPORT, LANDED, LANDED_VERSION, STREAMS, Format
 
@@ -156,6 +156,7 @@ _TIMES: Final = {
     "not_before_us": "notBefore",
 }
 LEASE_DIGITS: Final = 16
+MARK: Final = rf"(?s)\{SUCCESSOR_MARK}.{{{MARK_CHARS - 1}}}\z"
 # All attributes of a task, as `freshq.stores.dynamodb.items.encode` names them.
 OWN: Final = (
     "attemptRecord", "attempts", "deadAt", "deadline", "decay", "dueAt", "dueShard", "error",
@@ -184,7 +185,8 @@ def is_task(image: Column) -> Column:
 
 def from_image(image: Column) -> dict[str, Column]:
     """Return the columns of an event that come from an image, by name."""
-    token = _text(image, "leaseToken")
+    # Without the mark of a successor, which comes and changes while the lease stays: see `plain_token`.
+    token = F.regexp_replace(_text(image, "leaseToken"), MARK, "")
     names_worker = token.contains(":")
     times = {name: micros(_number(image, attribute, "double")) for name, attribute in _TIMES.items()}
     never_stale = times["deadline_us"] >= int(NEVER * 1e6)
