@@ -646,6 +646,26 @@ def test_the_function_has_the_rights_of_its_caller(engine: sa.Engine, role: sa.E
     assert put(role, "default", "2", task_id=task_id, on_conflict="update") == (task_id, "UPDATED")
 
 
+def test_a_task_that_a_policy_hides_is_an_error(engine: sa.Engine, role: sa.Engine) -> None:
+    put(engine, "default", "1", task_id="a")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE ON tasks, tasks_records TO putter")
+        connection.exec_driver_sql("CREATE POLICY only_new ON tasks FOR INSERT WITH CHECK (true)")
+        connection.exec_driver_sql("ALTER TABLE tasks ENABLE ROW LEVEL SECURITY")
+    try:
+        with (
+            pytest.raises(sa.exc.DBAPIError, match="taken by a task that you cannot see"),
+            role.begin() as own,
+        ):
+            own.exec_driver_sql("SET LOCAL row_security = on")  # as in an application's connection
+            own.exec_driver_sql(f"SET LOCAL statement_timeout = {1000 * PATIENCE_SECONDS:.0f}")
+            call(own, "default", "2", task_id="a", on_conflict="update")
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE tasks DISABLE ROW LEVEL SECURITY")
+            connection.exec_driver_sql("DROP POLICY only_new ON tasks")
+
+
 def test_an_owner_who_may_not_create_functions(
     engine: sa.Engine, role: sa.Engine, caplog: pytest.LogCaptureFixture
 ) -> None:

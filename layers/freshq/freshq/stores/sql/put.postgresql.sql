@@ -38,6 +38,7 @@ DECLARE
     skeleton text;
     brackets text;
     levels integer := 0;
+    tries integer := 0;
     problem text;
     refused text;
 BEGIN
@@ -215,7 +216,14 @@ BEGIN
         EXIT WHEN on_conflict IS NULL;
         SELECT * INTO old FROM {tasks} AS stored
         WHERE stored.task_id = task.task_id AND stored.queue = of_queue FOR UPDATE;
-        CONTINUE WHEN NOT FOUND;  -- it was deleted a moment ago
+        IF NOT FOUND THEN  -- it was deleted a moment ago, or is hidden
+            tries := tries + 1;
+            CONTINUE WHEN tries < 10;
+            RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = format(
+                'task_id: %L is taken by a task that you cannot see; grant SELECT and UPDATE by the policies of the table',
+                task_id
+            );
+        END IF;
         -- `freshq.model.lifecycle.put_over`
         IF NOT (old.status = 'TAKEN' OR (old.status = 'PENDING' AND old.deadline_us > now_us)) THEN
             outcome := 'CREATED';
