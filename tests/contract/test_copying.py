@@ -67,6 +67,23 @@ def test_each_state_is_copied_whole(store: StoreUnderTest, *, arrives: bool) -> 
     assert ids(destination.claim(limit=9)) == ["later"]
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_successor_of_a_running_task_is_copied_in_its_place(
+    store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch, *, damaged: bool
+) -> None:
+    source, destination = in_memory(store), store.queue(max_age_seconds=None)
+    source.put("old", task_id="a")
+    source.claim()
+    if damaged:
+        monkeypatch.setattr("freshq.model.task.json_text", lambda _record: "{}")
+    source.put("new", task_id="a", on_conflict="after")
+    monkeypatch.undo()
+    TaskCopy(source, destination).run()
+    copy = known(destination, "a")
+    assert (copy.status, copy.payload) == (("FAILURE", "{}") if damaged else ("PENDING", "new"))
+    assert (len(destination.claim()), listed(destination, "FAILURE")) == ((0, ["a"]) if damaged else (1, []))
+
+
 def test_it_can_be_repeated(store: StoreUnderTest) -> None:
     source, destination = in_memory(store), store.queue(max_age_seconds=None)
     fill(source, store)

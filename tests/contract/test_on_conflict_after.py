@@ -1,5 +1,6 @@
 """Putting a task behind a running one of the same id, on every store."""
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from freshq import Claim, LeaseLost, PutOutcome, Queue, TaskStatus
 from freshq.errors import IllegalTransition
 from freshq.model.lifecycle import Settlement
+from freshq.model.task import Task, changed, followed_by
 from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, known, payloads, total
 
@@ -301,3 +303,71 @@ def test_a_long_record_and_any_payload_survive(queue: Queue) -> None:
         assert (claim.task.parent_id, claim.task.group) == ("p" * 900, "g" * 250)
         queue.complete(claim)
         queue.purge(confirm=queue.name)
+
+
+Damage = Callable[[dict[str, Any]], Any]
+
+
+def put_damaged(monkeypatch: pytest.MonkeyPatch, queue: Queue, damage: Damage) -> str:
+    """Put a successor whose record is damaged; return the record."""
+    records = []
+
+    def damaged(task: Task, successor: Task) -> Task:
+        followed = followed_by(task, successor)
+        values = damage(json.loads(followed.successor_record or ""))
+        records.append(values if isinstance(values, str) else json.dumps(values))
+        return changed(followed, successor_record=records[-1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr("freshq.model.lifecycle.followed_by", damaged)
+        assert after(queue, "new") == "CREATED"
+    return records[-1]
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "no JSON": (lambda _values: "{", "Expecting property name"),
+    "a list": (lambda _values: "[]", "not an object"),
+    "no times": (lambda values: values | {"created": None, "updated": "now"}, "created, updated"),
+    "another level": (lambda values: values | {"priority": 10}, "priority"),
+    "no number": (lambda values: values | {"value": float("inf")}, "value"),
+    "a group of numbers": (lambda values: values | {"group": 7, "kind": []}, "group, kind"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("end", ["complete", "settle_many", "release"])
+def test_a_damaged_successor_becomes_a_dead_letter(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, damage: str, end: str
+) -> None:
+    make, why = DAMAGES[damage]
+    claim = running(queue)
+    record = put_damaged(monkeypatch, queue, make)
+    settle, status = ENDS[end]
+    assert settle(queue, claim).status is status
+    letter = known(queue, "a")
+    assert (letter.status, letter.payload) == (TaskStatus.FAILURE, record)
+    assert "successor" in str(letter.error)
+    assert why in str(letter.error)
+    assert [task.task_id for task in queue.list(status="FAILURE")] == ["a"]
+    assert counts(queue.stats()) == {"failure": 1}
+    assert queue.claim() == []
+    assert after(queue, "repaired") == "CREATED"
+    assert payloads(queue.claim()) == ["repaired"]
+
+
+def test_a_put_replaces_a_damaged_successor(
+    queue: Queue, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = running(queue)
+    put_damaged(monkeypatch, queue, lambda _values: {})
+    assert after(queue, "newer", delay_seconds=1, debounce_max_seconds=2) == "UPDATED"
+    queue.complete(claim)
+    store.clock.advance(1)
+    assert payloads(queue.claim()) == ["newer"]
+
+
+def test_a_field_of_a_newer_program_is_left_out(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = running(queue)
+    put_damaged(monkeypatch, queue, lambda values: values | {"field_of_tomorrow": 1})
+    queue.complete(claim)
+    assert payloads(queue.claim()) == ["new"]

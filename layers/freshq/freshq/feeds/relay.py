@@ -495,6 +495,7 @@ class TaskCopy:
             copy = changed(task, queue=self._destination.name, request_token=new_token())
             if status is TaskStatus.TAKEN:
                 copy = changed(task.successor or copy, queue=copy.queue, request_token=copy.request_token)
+            if copy.status is TaskStatus.TAKEN:
                 copy = changed(copy, status=TaskStatus.PENDING, lease_token=None, lease_until=None)
             yield copy, status
 

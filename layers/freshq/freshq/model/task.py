@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec
 from typing_extensions import TypeVar
 
 from freshq.errors import IllegalTransition, RefusedError, quoted
-from freshq.model.fields import NEVER, SUCCESSOR_MARK, plain_token
+from freshq.model.fields import FIELDS, NEVER, SUCCESSOR_MARK, FieldType, StoredField, plain_token
 from freshq.model.validation import json_text
 from freshq.policy.retry import QUEUES
 from freshq.policy.value import DEFAULT_VALUE, Decay, value_at
@@ -472,10 +472,17 @@ class Task(_Beside, Generic[PayloadT]):
 
     @property
     def successor(self) -> Task[Any] | None:
-        """The task that was put while this one runs, by `on_conflict="after"`; None if there is none."""
+        """The task that was put while this one runs, by `on_conflict="after"`; None if there is none.
+
+        If its record is damaged, it is a dead letter with the text of the record as its payload.
+        """
         if self.successor_record is None:
             return None
-        return make_task(self.task_id, self.queue, TaskStatus.PENDING, **json.loads(self.successor_record))
+        try:
+            values = _successor_values(self.successor_record)
+        except ValueError as damage:
+            return _damaged_successor(self, str(damage))
+        return make_task(self.task_id, self.queue, TaskStatus.PENDING, **values)
 
     @property
     def as_parent(self) -> dict[str, Any]:
@@ -628,6 +635,54 @@ def followed_by(task: Task, successor: Task) -> Task:
     )
 
 
+def _successor_values(record: str) -> dict[str, Any]:
+    """Return the fields of a successor from its record.
+
+    Raises:
+        ValueError: If the record is damaged.
+    """
+    values = json.loads(record)
+    if not isinstance(values, dict):
+        msg = "it is not an object"
+        raise ValueError(msg)
+    # A newer program may have added fields that this one does not know.
+    known = {name: values[name] for name in SUCCESSOR_FIELDS if name in values}
+    wrong = [each.field for each in FIELDS if each.field in SUCCESSOR_FIELDS and not _is_sound(each, known)]
+    if wrong:
+        msg = f"{', '.join(wrong)} cannot be read"
+        raise ValueError(msg)
+    return known
+
+
+def _is_sound(stored: StoredField, values: Mapping[str, Any]) -> bool:
+    value = values.get(stored.field)
+    if value is None:
+        return stored.field == "deadline" or not (stored.required or stored.field == "expires")
+    if stored.kind in (FieldType.TEXT, FieldType.JSON):
+        return stored.kind is FieldType.JSON or isinstance(value, str)
+    # The type itself, because a bool is an int.
+    if type(value) is not int and (type(value) is not float or stored.kind is FieldType.WHOLE):
+        return False
+    return 0 <= value <= (MAX_PRIORITY if stored.field == "priority" else 2 * NEVER)
+
+
+def _damaged_successor(current: Task, damage: str) -> Task:
+    # A person must repair it, so it stays until it is purged.
+    return make_task(
+        current.task_id,
+        current.queue,
+        TaskStatus.FAILURE,
+        created=current.updated,
+        updated=current.updated,
+        deadline=None,
+        expires=int(NEVER),
+        request_token=current.request_token,
+        payload=current.successor_record,
+        dead_at=current.updated,
+        error=f"the record of this successor, now the payload, is damaged: {damage}",
+    )
+
+
 def succession(task: Task, current: Task) -> tuple[Task, Task]:
     """Return a held task as it ends, and its successor as it enters its line.
 
@@ -642,6 +697,9 @@ def succession(task: Task, current: Task) -> tuple[Task, Task]:
         ended = changed(task, status=TaskStatus.CANCELLED, not_before=None, error=REPLACED)
     # Their events have an order, although one write makes both.
     entered_at = round(task.updated + 1e-6, 6)
+    if successor.status is TaskStatus.FAILURE:
+        dead = {"created": entered_at, "dead_at": entered_at}
+        return ended, changed(successor, updated=entered_at, request_token=task.request_token, **dead)
     due = successor.not_before if (successor.not_before or 0.0) > entered_at else None
     return ended, changed(successor, updated=entered_at, not_before=due, request_token=task.request_token)
 
