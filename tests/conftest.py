@@ -100,6 +100,7 @@ ONLY_WITH_ALL: Final = (
         for name in ("application", "archive", "attached", "governance", "layer", "orders", "updates")
     ),
     *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak")),
+    "tests/sql/test_postgres_versions.py",
     "tests/dashboard/test_beside_the_demo.py",
     *(
         f"tests/dashboard/test_page.py::test_{name}"
