@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from freshq.errors import FreshqError, Overloaded, PutIncomplete, TableMissing
 from freshq.model.checks import checked_seconds
@@ -23,6 +26,12 @@ if TYPE_CHECKING:
 
 # Bounds of the delay before the next attempt at a task of an unknown kind.
 UNKNOWN_KIND_SECONDS: Final = (1.0, 60.0)
+# Responses in which a header Retry-After tells when requests are taken again (RFC 9110, RFC 6585), and where
+# clients keep the status.
+BUSY_STATUSES: Final = (429, 503)
+STATUS_NAMES: Final = ("status_code", "status", "code", "http_status")
+# No header keeps a task waiting longer.
+MAX_RETRY_AFTER_SECONDS: Final = 86_400.0
 
 
 class PutOutcome(StrEnum):
@@ -253,15 +262,35 @@ class Reject(Exception):
 class Busy(Exception):
     """The downstream is overloaded: release the task without counting the attempt, and pause briefly.
 
+    Attributes:
+        delay_seconds: Delay before the next attempt.
+        retry_after_seconds: When the downstream takes requests again, as it said; None if it did not.
+
     Examples:
         >>> def run(task):
-        ...     raise Busy("all lines are in use")
+        ...     raise Busy("all lines are in use", retry_after_seconds=2)
     """
 
-    delay_seconds = 0.0
+    delay_seconds: float = 0.0
+    retry_after_seconds: float | None = None
 
-    def __init__(self, reason: str = "the runner is busy") -> None:
+    def __init__(
+        self, reason: str = "the runner is busy", *, retry_after_seconds: float | None = None
+    ) -> None:
+        """Say why, and when the downstream takes requests again.
+
+        Args:
+            reason: Why the task cannot run now.
+            retry_after_seconds: The task is not run before, and the rate that the task counts towards is
+                lowered for all workers: its group's, or the queue's. None: unknown.
+
+        Raises:
+            ValueError: If the time is not a number of seconds, 0 or more.
+        """
         super().__init__(reason)
+        if retry_after_seconds is not None:
+            self.delay_seconds = checked_seconds("retry_after_seconds", retry_after_seconds)
+            self.retry_after_seconds = self.delay_seconds
 
 
 class UnknownKind(Busy):
@@ -288,6 +317,52 @@ def raised_in_run(error: BaseException) -> BaseException:
     """Return the exception of a runner, taken out of the `RunnerExit` that carried it here."""
     carried = isinstance(error, RunnerExit) and error.__cause__ is not None
     return error.__cause__ or error if carried else error
+
+
+def busy_of(error: BaseException, now: float) -> Busy | None:
+    """Return the push-back that an exception of a client for HTTP carries; None if it carries none.
+
+    That is a response with status 429 or 503 and a header Retry-After, as in the errors of requests, httpx,
+    urllib, aiohttp, botocore and clients that are made from them. A later time than a day is cut to a day.
+
+    Args:
+        error: The exception.
+        now: Current time, in seconds since the epoch.
+    """
+    try:
+        status, headers = _http_answer(error)
+        given = {str(name).lower(): value for name, value in (headers or {}).items()}
+        text = given.get("retry-after") if status in BUSY_STATUSES else None
+        seconds = None if text is None else _seconds_until(text, now)
+    except Exception:  # noqa: BLE001 - the attributes of the user's exception may be, and raise, anything
+        return None
+    if seconds is None or not seconds >= 0:
+        return None
+    return Busy(error_text(error), retry_after_seconds=min(seconds, MAX_RETRY_AFTER_SECONDS))
+
+
+def _http_answer(error: BaseException) -> tuple[Any, Any]:
+    """Return the status and the headers of the response that an exception has, or is."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):  # botocore's
+        metadata = response.get("ResponseMetadata", {})
+        return metadata.get("HTTPStatusCode"), metadata.get("HTTPHeaders")
+    source = error if response is None else response
+    statuses = (getattr(source, name, None) for name in STATUS_NAMES)
+    return next((each for each in statuses if isinstance(each, int)), None), getattr(source, "headers", None)
+
+
+def _seconds_until(text: Any, now: float) -> float | None:
+    """Return the time that a header Retry-After gives, in seconds or as a date; None if it is neither."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        from email.utils import parsedate_to_datetime  # noqa: PLC0415 - slow to load, and rarely needed
+
+        at = parsedate_to_datetime(str(text))
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        return max(0.0, at.timestamp() - now)
+    return seconds if isfinite(seconds) else None
 
 
 def ends_chain(error: BaseException, task: Task) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -161,6 +161,25 @@ class GroupRules:
     def rule(self, name: Group) -> GroupRule:
         """Return the rule of a group or a parent. Tasks without a group have the default rule."""
         return self.default if name is None else self.of.get(name, self.default)
+
+    def rated(self, group: Group) -> str | None:
+        """Return the nearest of a group and its ancestors whose rate is limited; None if there is none."""
+        names = self.lineage(group)[::-1] if self.has_rates else ()
+        return next((name for name in names if name and self.rule(name).rate_per_second), None)
+
+    def slowed(self, parts: Mapping[str, float]) -> GroupRules:
+        """Return rules in which the rates of some groups are a part of what they are here.
+
+        Args:
+            parts: By name: the part of its rate, above 0. An empty name is no group's.
+        """
+        slowed = dict(self.of)
+        for name, part in parts.items():
+            rule = self.rule(name)
+            fits = name in slowed or (name and len(slowed) < MAX_RULES)
+            if fits and rule.rate_per_second is not None:
+                slowed[name] = replace(rule, rate_per_second=rule.rate_per_second * part)
+        return self if slowed == self.of else replace(self, of=slowed)
 
     def lineage(self, group: Group) -> tuple[Group, ...]:
         """Return the names of a group's ancestors, the oldest first, and its own at the end."""

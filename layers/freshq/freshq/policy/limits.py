@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -17,6 +17,13 @@ MAX_PREFETCHED: Final = 24
 MAX_WAIT_SECONDS: Final = 0.01
 # Weight of the last run in the mean time of a run.
 LAST_RUN_WEIGHT: Final = 1 / 8
+# A push-back multiplies a shared rate by this (CUBIC's factor, RFC 9438), down to the lowest part of it, and
+# at most once in a time: requests under way when the first was refused say nothing new.
+DECREASE: Final = 0.7
+LOWEST_PART: Final = 0.05
+LOWERED_EVERY_SECONDS: Final = 1.0
+# Part of a rate that each second without push-back gives back.
+PART_PER_SECOND: Final = 0.01
 
 
 class TokenBucket:
@@ -37,10 +44,12 @@ class TokenBucket:
         self._burst = burst
         self._tokens = float(burst)
         self._filled_at = now
+        self._part = 1.0
 
-    def available(self, now: float) -> int:
-        """Return the number of whole tokens at `now` (seconds)."""
-        gained = max(0.0, now - self._filled_at) * self._rate_per_second
+    def available(self, now: float, part: float = 1.0) -> int:
+        """Return the number of whole tokens at `now` (seconds), by a part of the rate since the last call."""
+        self._part = part
+        gained = max(0.0, now - self._filled_at) * self._rate_per_second * part
         self._tokens = min(float(self._burst), self._tokens + gained)
         self._filled_at = max(now, self._filled_at)
         return math.floor(self._tokens + ROUNDING)
@@ -51,7 +60,7 @@ class TokenBucket:
 
     def seconds_until_next(self) -> float:
         """Return the time until the next whole token, as of the last `available`."""
-        return max(0.0, (1.0 - self._tokens) / self._rate_per_second)
+        return max(0.0, (1.0 - self._tokens) / (self._rate_per_second * self._part))
 
 
 class Prefetch:
@@ -175,6 +184,40 @@ class SharedBucket:
 
 
 @dataclass(frozen=True, slots=True)
+class Brake:
+    """Slows a shared rate after push-back: additive increase, multiplicative decrease.
+
+    Attributes:
+        part: Part of the rate that was left when it was last lowered, from `LOWEST_PART` to 1.
+        lowered_at: When that was, in seconds.
+        until: When the provider takes requests again, in seconds: the rate does not grow before.
+    """
+
+    part: float = 1.0
+    lowered_at: float = 0.0
+    until: float = 0.0
+
+    def part_at(self, now: float) -> float:
+        """Return the part of the rate that applies at `now` (seconds)."""
+        good_seconds = max(0.0, now - max(self.lowered_at, self.until))
+        return min(1.0, self.part + PART_PER_SECOND * good_seconds)
+
+    def lowered(self, now: float, retry_after_seconds: float) -> Self | None:
+        """Return the brake after a push-back; None if there is nothing to write.
+
+        Args:
+            now: Current time in seconds.
+            retry_after_seconds: When the provider takes requests again, counted from `now`.
+        """
+        until = now + retry_after_seconds
+        if not 0 <= now - self.lowered_at < LOWERED_EVERY_SECONDS:
+            part = max(LOWEST_PART, self.part_at(now) * DECREASE)
+            return type(self)(part, now, max(self.until, until))
+        is_later = until >= self.until + LOWERED_EVERY_SECONDS
+        return replace(self, until=until) if is_later else None
+
+
+@dataclass(frozen=True, slots=True)
 class Signals:
     """Observations of the downstream by one worker in a window.
 
@@ -233,7 +276,7 @@ class ConcurrencyLimit:
     highest: int
     window_seconds: float = 10.0
     increase: float = 1.0
-    decrease: float = 0.7
+    decrease: float = DECREASE
 
     def __post_init__(self) -> None:
         """Check the bounds."""

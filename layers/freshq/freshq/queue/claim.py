@@ -235,7 +235,8 @@ def within_limits(core: Core, running: SharedRunning, claims: list[Claim]) -> li
     if not any(claim.task.group for claim in claims):
         return claims
     try:
-        admitted = running.admitted(claims, core.rules.config.groups, core.now())
+        now = core.now()
+        admitted = running.admitted(claims, core.brakes.groups(core.rules.config.groups, now), now)
     except StoreError:
         _give_back(core, claims)
         raise
@@ -676,6 +677,7 @@ def has_claimable(core: Core) -> bool:
     request = claim_request(core, 1, core.rules.config.lease_seconds)
     request.schedulers = core.schedulers.copy()
     if core.running is not None and request.groups.has_limits:
+        request.groups = core.brakes.groups(request.groups, core.now())
         request.room = core.running.room(request.groups, core.now())
     return bool(preview(core.book, core.store, request)) or request.search_incomplete
 
@@ -866,6 +868,8 @@ class Claiming(Verbs):
         core = self._core
         request = claim_request(core, limit, lease_seconds, longest_wait_seconds)
         running = core.running if request.groups.has_limits else None
+        if request.groups.has_rates:
+            request.groups = core.brakes.groups(request.groups, core.now())
         if running is not None:
             request.room = running.room(request.groups, core.now())
         tasks = core.store.claim(Search(core.book, core.open_lines, request))

@@ -23,7 +23,7 @@ from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
 from freshq.queue.lines import LineBook, OpenLines
 from freshq.queue.shared.admission import AdmissionControl, BacklogBound, LineCodel
 from freshq.queue.shared.later import Later
-from freshq.queue.shared.limits import SharedRunning
+from freshq.queue.shared.limits import SharedBrakes, SharedRunning
 from freshq.queue.shared.measures import FlowMeter, SharedReserve
 from freshq.queue.shared.options import SharedOptions
 from freshq.queue.upkeep import Upkeep
@@ -142,6 +142,7 @@ class Core:
         service: Learns what serves the tasks, for the order by value.
         book: The lines that this process knows.
         open_lines: The lines of groups that have room, if there are limits and many lines.
+        brakes: How far providers have slowed the rates of the queue and its groups.
         running: Enforces the limits of groups; None if the store does.
         telemetries: Receive every verb.
         observer: All of them, but their own errors are only logged. None if there are none.
@@ -176,6 +177,7 @@ class Core:
         self.book = LineBook(self.schedulers)
         self.open_lines = OpenLines(self.book)
         self.later = Later(self.name, self.catch_up)
+        self.brakes = SharedBrakes(store, self.name)
         self.running = None if store.counts_groups else SharedRunning(store, self.name)
         self.warned_of_slow_claim_at = -inf
         given = "clock" in config.model_fields_set

@@ -271,6 +271,8 @@ class LeaseLoop(WorkLoop):
         """Tell the limits and the breaker how a run ended."""
         if end.downstream_ok is not None:
             self._limits.ended(downstream_ok=end.downstream_ok)
+        if end.retry_after_seconds is not None:
+            self._limits.slow_down(run.claim.task, end.retry_after_seconds)
         # A busy run spent no attempt, and has a backoff of its own.
         self._tell_breaker(run, succeeded=None if end.outcome is Outcome.RELEASED else end.downstream_ok)
 

@@ -19,7 +19,7 @@ from freshq.policy.limits import TokenBucket
 from freshq.policy.retry import Backoff, equal_jitter
 from freshq.queue.core import core_of
 from freshq.queue.polling import Fetcher
-from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
+from freshq.queue.shared.limits import OF_QUEUE, SharedRetries, SharedSlots, SharedTokens
 from freshq.queue.stopping import StopRequest, Wake
 from freshq.worker.background import BackgroundUpkeep
 from freshq.worker.report import Outcome, RunReport, UnknownKinds, WorkerState, WorkerStatus, log_end
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from freshq.model.answers import Claim
+    from freshq.model.task import Task
     from freshq.queue.base import BaseQueue
     from freshq.worker.options import WorkerConfig
 
@@ -81,7 +82,7 @@ class StartLimits:
         if config.limit is not None:
             self._slots = SharedSlots(store, name, config.limit, config.concurrency)
         if config.shared_bucket is not None:
-            self._tokens = SharedTokens(store, name, config.shared_bucket)
+            self._tokens = SharedTokens(store, name, config.shared_bucket, core_of(queue).brakes)
         if config.retry_budget is not None:
             self._retries = SharedRetries(store, name, config.retry_budget)
 
@@ -99,7 +100,8 @@ class StartLimits:
             slots = min(slots, self._slots.free(in_flight, self._queue.admin.now()))
         tokens = slots
         if self._bucket is not None:
-            tokens = min(tokens, self._bucket.available(time.monotonic()))
+            part = core_of(self._queue).brakes.part(self._queue.admin.now())
+            tokens = min(tokens, self._bucket.available(time.monotonic(), part))
         if self._tokens is not None and tokens > 0:
             tokens = self._tokens.available(self._queue.admin.now(), tokens)
         self.awaits_token = slots > 0 and tokens <= 0
@@ -147,6 +149,24 @@ class StartLimits:
             self._slots.succeeded()
         else:
             self._slots.pushed_back()
+
+    def slow_down(self, task: Task, retry_after_seconds: float) -> None:
+        """Lower the rate that a task counts towards, for all workers, because the downstream pushed back.
+
+        That is the rate of the nearest of its group and the group's ancestors that has one, or the queue's.
+
+        Args:
+            task: The task that met it.
+            retry_after_seconds: When the downstream takes requests again.
+        """
+        core = core_of(self._queue)
+        name = core.rules.config.groups.rated(task.group)
+        if name is None and self._bucket is None and self._tokens is None:
+            return
+        try:
+            core.brakes.lower(OF_QUEUE if name is None else name, core.now(), retry_after_seconds)
+        except StoreError:
+            logger.warning("queue %r: could not share the push-back", self._queue.name, exc_info=True)
 
     def leave(self) -> None:
         """Return the shared slots."""

@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import DamagedTask, FreshqError, LeaseLost, StoreError, Throttled, Unreachable
-from freshq.model.answers import Busy, Reject, Retry, UnknownKind, ends_chain, error_text, traceback_text
+from freshq.model.answers import (
+    Busy,
+    Reject,
+    Retry,
+    UnknownKind,
+    busy_of,
+    ends_chain,
+    error_text,
+    traceback_text,
+)
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import JSON, encoded
 from freshq.model.lifecycle import Settlement
@@ -44,12 +53,14 @@ class RunEnd:
         outcome: The outcome for the worker once the settlement is stored.
         error: Why it did not succeed; None if it did.
         downstream_ok: False if the downstream pushed back; None if the run gives no indication.
+        retry_after_seconds: When the downstream takes requests again, if it said so.
     """
 
     settlement: Settlement
     outcome: Outcome
     error: str | None
     downstream_ok: bool | None
+    retry_after_seconds: float | None = None
 
     def outcome_for(self, answer: Task | FreshqError) -> Outcome:
         """Return the outcome, given the queue's answer to the settlement.
@@ -102,11 +113,21 @@ def run_to_end(
         settlement = Settlement.retry(run.claim_to_settle(), *_delayed(retry))
         return _retried(queue, run, replace(settlement, traceback=_cause_text(retry)), may_retry)
     except BaseException as unexpected:  # noqa: BLE001 - logged; here SystemExit and the like are the runner's own
-        if ends_chain(unexpected, run.claim.task):
-            return _shed(run.claim_to_settle(), unexpected, queue.admin.now())
-        settlement = Settlement.retry(run.claim_to_settle(), _unexpected(run, unexpected))
-        return _retried(queue, run, replace(settlement, traceback=traceback_text(unexpected)), may_retry)
+        return _ended_by(queue, run, unexpected, may_retry)
     return completed(run.claim_to_settle(), result, codec)
+
+
+def _ended_by(
+    queue: BaseQueue, run: TaskRun, unexpected: BaseException, may_retry: Callable[[], bool]
+) -> RunEnd:
+    """Return the end of a run whose exception is none of freshq's."""
+    now = queue.admin.now()
+    if ends_chain(unexpected, run.claim.task):
+        return _shed(run.claim_to_settle(), unexpected, now)
+    if (pushed_back := busy_of(unexpected, now)) is not None:
+        return released(run.claim, pushed_back)
+    settlement = Settlement.retry(run.claim_to_settle(), _unexpected(run, unexpected))
+    return _retried(queue, run, replace(settlement, traceback=traceback_text(unexpected)), may_retry)
 
 
 def _cause_text(ended: Exception) -> str | None:
@@ -139,7 +160,8 @@ def released(claim: Claim, busy: Busy) -> RunEnd:
     release, error = Settlement.release(claim, busy.delay_seconds), error_text(busy)
     if isinstance(busy, UnknownKind):
         return RunEnd(release, Outcome.UNKNOWN_KIND, error, downstream_ok=None)
-    return RunEnd(release, Outcome.RELEASED, error, downstream_ok=False)
+    seconds = busy.retry_after_seconds
+    return RunEnd(release, Outcome.RELEASED, error, downstream_ok=False, retry_after_seconds=seconds)
 
 
 def _shed(claim: Claim, error: BaseException, now: float) -> RunEnd:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from freshq.errors import StoreError
-from freshq.model.answers import Busy, Reject, Retry, RunnerExit, UnknownKind, error_text
+from freshq.model.answers import Busy, Reject, Retry, RunnerExit, UnknownKind, busy_of, error_text
 from freshq.model.task import TaskStatus
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
@@ -212,6 +212,8 @@ class TransactionLoop(WorkLoop):
         """Tell the limits and the breaker how a run ended, as under a lease."""
         if not isinstance(thread.raised, Reject | UnknownKind):  # unrelated to the downstream
             self._limits.ended(downstream_ok=outcome is Outcome.SUCCEEDED)
+        if isinstance(thread.raised, Busy) and thread.raised.retry_after_seconds is not None and thread.held:
+            self._limits.slow_down(thread.held.task, thread.raised.retry_after_seconds)
         succeeded: bool | None = outcome is Outcome.SUCCEEDED
         if isinstance(thread.raised, Reject | Busy) or outcome is Outcome.UNSETTLED:
             succeeded = None
@@ -238,14 +240,16 @@ class TransactionLoop(WorkLoop):
         except (Busy, Reject, Retry) as outcome:
             thread.raised = outcome
         except BaseException as unexpected:  # noqa: BLE001 - logged, and raised below
-            text = noted_failure(held.task, unexpected)
-            thread.raised = unexpected if isinstance(unexpected, Exception) else _carrier(unexpected, text)
+            thread.raised = busy_of(unexpected, self._queue.admin.now()) or _noted(held, unexpected)
         if thread.raised is not None:
             raise thread.raised
 
 
-def _carrier(unexpected: BaseException, text: str) -> RunnerExit:
-    """Return an `Exception` that carries one that would end the thread."""
+def _noted(held: HeldTask, unexpected: BaseException) -> Exception:
+    """Keep an exception for the log; return it, or an `Exception` that carries one that ends the thread."""
+    text = noted_failure(held.task, unexpected)
+    if isinstance(unexpected, Exception):
+        return unexpected
     carrier = RunnerExit(text)
     carrier.__cause__ = unexpected
     return carrier

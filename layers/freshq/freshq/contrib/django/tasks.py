@@ -7,6 +7,7 @@ queues. `manage.py freshq_work` runs the tasks. Before Django 6, the package dja
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -23,7 +24,16 @@ from typing_extensions import override
 from freshq.contrib.django import Project, queue
 from freshq.errors import quoted
 from freshq.feeds.schedules import DEFAULT_CATCH_UP, Schedule
-from freshq.model.answers import Busy, Reject, Retry, UnknownKind, ends_chain, error_text, traceback_text
+from freshq.model.answers import (
+    Busy,
+    Reject,
+    Retry,
+    UnknownKind,
+    busy_of,
+    ends_chain,
+    error_text,
+    traceback_text,
+)
 from freshq.model.checks import checked_count
 from freshq.model.codec import WORKER_SEPARATOR
 from freshq.model.new_task import parse_new_task
@@ -425,7 +435,8 @@ def run(stored: StoredTask) -> dict[str, Any]:
 
 def _fail(stored: StoredTask, result: Any, error: BaseException, *, is_last: bool = False) -> NoReturn:
     """End an attempt by an exception of the task, and keep the path of its class."""
-    if isinstance(error, Busy) or ends_chain(error, stored):
+    is_busy = isinstance(error, Busy) or busy_of(error, time.time()) is not None
+    if is_busy or ends_chain(error, stored):
         raise error
     limit: Any = getattr(result.task, "max_attempts", QUEUES)
     if limit == QUEUES:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, astuple, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
 from freshq.model.forks import new_lock
 from freshq.policy.backlog_limit import Share, WorkerShares
 from freshq.policy.groups import GroupRoom, StartLog
-from freshq.policy.limits import BucketState, ConcurrencyLimit, LimitState, Signals
+from freshq.policy.limits import Brake, BucketState, ConcurrencyLimit, LimitState, Signals
 from freshq.queue.shared.measures import change_record
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ SLOTS: Final = "slots"
 TOKENS: Final = "tokens"
 RETRIES: Final = "retries"
 RUNNING: Final = "freshq#group-running"
+BRAKES: Final = "brakes"
+# The name of the queue's own rate among the names of groups, none of which is empty.
+OF_QUEUE: Final = ""
+# The record of brakes is read this often, and keeps this many: it must fit into one item.
+READ_BRAKES_SECONDS: Final = 1.0
+MAX_BRAKES: Final = 200
 # A worker that got fewer slots than it can use asks again after this time.
 ASK_AGAIN_SECONDS: Final = 1.0
 # First attempts per deposit into the shared budget.
@@ -150,9 +157,12 @@ class SharedSlots:
 class SharedTokens:
     """Tokens of a bucket that all workers of a queue share, leased in blocks."""
 
-    def __init__(self, store: Store, queue: str, bucket: SharedBucket) -> None:
+    def __init__(
+        self, store: Store, queue: str, bucket: SharedBucket, brakes: SharedBrakes | None = None
+    ) -> None:
         self._store = store
         self._queue = queue
+        self._brakes = brakes
         self._bucket = bucket
         self._left = 0
         self._until = 0.0
@@ -172,11 +182,13 @@ class SharedTokens:
 
     def _lease(self, now: float, wanted: int) -> None:
         block = None
+        part = 1.0 if self._brakes is None else self._brakes.part(now)
+        bucket = replace(self._bucket, rate_per_second=self._bucket.rate_per_second * part)
 
         def change(values: Mapping[str, Any]) -> dict[str, Any] | None:
             nonlocal block
-            state = BucketState(**values) if values else self._bucket.full(now)
-            state, block = self._bucket.lease(state, now, max(wanted, self._bucket.block))
+            state = BucketState(**values) if values else bucket.full(now)
+            state, block = bucket.lease(state, now, max(wanted, bucket.block))
             return asdict(state) if block.count else None
 
         if change_record(self._store, self._queue, TOKENS, change) and block is not None:
@@ -190,6 +202,87 @@ class SharedTokens:
     def seconds_until_next(self, now: float) -> float:
         """Return the seconds until the next request for tokens; 0 if there are tokens."""
         return 0.0 if self._left else max(0.0, self._ask_at - now)
+
+
+class SharedBrakes:
+    """How far providers slow the rates of a queue and of its groups, in one shared record. Thread-safe.
+
+    A process whose rates are limited reads it at most once a second.
+    """
+
+    def __init__(self, store: Store, queue: str) -> None:
+        """Start with no rate slowed, and read nothing yet."""
+        self._store = store
+        self._queue = queue
+        self._lock = new_lock()
+        # By group, or `OF_QUEUE`.
+        self._brakes: dict[str, Brake] = {}
+        self._read_at = -inf
+        # The rules of groups, and what they are since the last read.
+        self._slowed: tuple[GroupRules, GroupRules] | None = None
+
+    def part(self, now: float) -> float:
+        """Return the part of the queue's rate that applies at `now` (seconds).
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        brake = self._known(now).get(OF_QUEUE)
+        return 1.0 if brake is None else brake.part_at(now)
+
+    def groups(self, rules: GroupRules, now: float) -> GroupRules:
+        """Return the rules of groups with the rates that apply at `now` (seconds).
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        if not rules.has_rates:
+            return rules
+        brakes = self._known(now)
+        with self._lock:
+            if self._slowed is None or self._slowed[0] is not rules:
+                parts = {name: brake.part_at(now) for name, brake in brakes.items()}
+                self._slowed = rules, rules.slowed(parts)
+            return self._slowed[1]
+
+    def lower(self, name: str, now: float, retry_after_seconds: float) -> None:
+        """Lower the rate of a group, or of the queue (`OF_QUEUE`), because a provider pushed back.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        if self._known(now).get(name, Brake()).lowered(now, retry_after_seconds) is None:
+            return
+        brakes: dict[str, Brake] = {}
+
+        def change(values: Mapping[str, Any]) -> dict[str, Any] | None:
+            nonlocal brakes
+            brakes = _live_brakes(values, now)
+            brake = brakes.pop(name, Brake()).lowered(now, retry_after_seconds)
+            if brake is not None:
+                brakes[name] = brake  # last, as the newest
+            newest = list(brakes.items())[-MAX_BRAKES:]
+            return None if brake is None else {"of": {each: astuple(kept) for each, kept in newest}}
+
+        change_record(self._store, self._queue, BRAKES, change)
+        with self._lock:
+            self._read_at = -inf  # others may have lowered it, too
+
+    def _known(self, now: float) -> Mapping[str, Brake]:
+        with self._lock:
+            if 0 <= now - self._read_at < READ_BRAKES_SECONDS:
+                return self._brakes
+        record = self._store.read_record(self._queue, BRAKES)
+        brakes = {} if record is None else _live_brakes(record.values, now)
+        with self._lock:
+            self._brakes, self._read_at, self._slowed = brakes, now, None
+        return brakes
+
+
+def _live_brakes(values: Mapping[str, Any], now: float) -> dict[str, Brake]:
+    """Return the brakes that still slow a rate."""
+    brakes = {str(name): Brake(*map(float, brake)) for name, brake in values.get("of", {}).items()}
+    return {name: brake for name, brake in brakes.items() if brake.part_at(now) < 1}
 
 
 class SharedRetries:
