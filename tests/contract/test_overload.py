@@ -228,6 +228,25 @@ class TestReserve:
         store.clock.advance(10)
         assert queue.stats().shed_by_reason == {"reserve": 1}
 
+    def test_a_task_that_is_put_during_a_claim_was_not_skipped(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = queue_of(store, order="fifo", reserve=10)
+        found, claim = core_of(queue).store, core_of(queue).store.claim
+
+        def claim_before_a_put(search: Any) -> Any:
+            tasks = claim(search)
+            store.queue().put("other")
+            return tasks
+
+        put(queue, store, "first")
+        monkeypatch.setattr(found, "claim", claim_before_a_put)
+        assert claimed(queue, 2) == ["first"]
+        assert found.read_record(queue.name, "reserve-spans") is None
+        store.clock.advance(DEADLINE_SECONDS - 5)
+        assert claimed(queue, 2) == []
+        assert found.read_record(queue.name, "reserve-spans") is not None
+
     def test_a_task_that_no_claim_skipped_is_expired(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, reserve=10)
         put(queue, store, "a", "b")

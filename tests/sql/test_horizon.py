@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from freshq import Claim, Order, Queue, Settlement
 from freshq.queue.core import core_of
+from freshq.queue.reading import oldest_expiring
 from freshq.stores.lines import END
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.database import Database
@@ -63,23 +64,31 @@ def horizon_of(queue: Queue) -> Any:
 
 @contextmanager
 def pages_of(queue: Queue) -> Iterator[list[int]]:
-    """Count the pages that each statement of a queue reads."""
+    """Count the pages that each statement of a queue reads: those with a cursor of their own, and others."""
     database = database_of(queue)
     execute, counted = database._execute, list[int]()
 
-    def explained(statement: Any, parameters: Any) -> Any:
-        if statement.text.startswith(READS):
+    def count(text: str, given: Any) -> None:
+        if text.startswith(READS):
             with database.engine.connect() as connection, connection.begin() as planned:
-                given = statement.arguments(parameters)
-                text = f"{PLAN} {statement.text}"
-                (found,) = connection.exec_driver_sql(text, given).scalars()
+                (found,) = connection.exec_driver_sql(f"{PLAN} {text}", given).scalars()
                 planned.rollback()
             plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
             counted.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+    def explained(statement: Any, parameters: Any) -> Any:
+        count(statement.text, statement.arguments(parameters))
         return execute(statement, parameters)
 
-    with patch.object(Database, "_execute", lambda _self, *arguments: explained(*arguments)):
-        yield counted
+    def listener(_connection: Any, _cursor: Any, text: str, given: Any, *_others: Any) -> None:
+        count(text, given)
+
+    sa.event.listen(database.engine, "before_cursor_execute", listener)
+    try:
+        with patch.object(Database, "_execute", lambda _self, *arguments: explained(*arguments)):
+            yield counted
+    finally:
+        sa.event.remove(database.engine, "before_cursor_execute", listener)
 
 
 def pages(queue: Queue, call: Callable[[], object]) -> int:
@@ -125,6 +134,20 @@ def test_a_claim_that_finds_nothing_reads_few_pages(store: StoreUnderTest) -> No
     store.clock.advance(EMPTY_SECONDS)
     queue.claim()
     assert pages(queue, queue.claim) <= 2 * first
+
+
+def test_the_look_for_tasks_within_the_reserve_reads_few_pages(store: StoreUnderTest) -> None:
+    queue = opened(store)
+
+    def look() -> None:
+        now = store.clock.now
+        assert oldest_expiring(core_of(queue).store, queue.name, now, now - 86_400, now + 10) is None
+
+    finish(queue, store.clock, ROUND)
+    first = pages(queue, look)
+    finish(queue, store.clock, FINISHED)
+    # The index has one more level.
+    assert pages(queue, look) <= first + 5
 
 
 def test_upkeep_reads_few_pages_for_leases_and_deadlines_that_have_passed(store: StoreUnderTest) -> None:

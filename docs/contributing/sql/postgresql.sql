@@ -561,6 +561,20 @@ FROM (
   LIMIT :page) AS waiting
 WHERE waiting.created_us > :created_after_us::BIGINT;
 
+-- what waits: expiring
+-- Creation times of some claimable tasks whose deadlines are not after `until_us`.
+SELECT waiting.created_us
+FROM (
+  SELECT tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'stale'::VARCHAR
+  AND tasks.due_us > :now_us::BIGINT
+  AND tasks.due_us <= :until_us::BIGINT
+  ORDER BY tasks.due_us
+  LIMIT :page) AS waiting
+WHERE waiting.created_us > :created_after_us::BIGINT;
+
 -- what waits: sum_up
 -- Number of tasks with the earliest deadlines, number claimable, oldest and newest creation time.
 SELECT count(*) AS count_1, count(CASE WHEN (waiting.created_us > :created_after_us::BIGINT) THEN waiting.created_us

@@ -487,6 +487,20 @@ FROM (
   LIMIT :page OFFSET 0) AS waiting
 WHERE waiting.created_us > :created_after_us;
 
+-- what waits: expiring
+-- Creation times of some claimable tasks whose deadlines are not after `until_us`.
+SELECT waiting.created_us
+FROM (
+  SELECT tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :now_us
+  AND tasks.due_us <= :until_us
+  ORDER BY tasks.due_us
+  LIMIT :page OFFSET 0) AS waiting
+WHERE waiting.created_us > :created_after_us;
+
 -- what waits: sum_up
 -- Number of tasks with the earliest deadlines, number claimable, oldest and newest creation time.
 SELECT count(*) AS count_1, count(CASE WHEN (waiting.created_us > :created_after_us) THEN waiting.created_us END) AS

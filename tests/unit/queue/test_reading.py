@@ -18,6 +18,7 @@ from freshq.queue.reading import (
     first_to_expire,
     newest_created,
     oldest_created,
+    oldest_expiring,
     oldest_tasks,
 )
 from freshq.stores.base import Lines, Store
@@ -60,6 +61,10 @@ class ListedLines(WaitingReader):
     @override
     def first_to_expire(self, key: str, now: float, created_after: float) -> list[tuple[float, float]]:
         return [(created, created + 60) for created in self._times(key)]
+
+    @override
+    def expiring(self, now: float, created_after: float, until: float) -> list[float]:
+        return [created for key in self._lines for created in self._times(key) if created + 60 <= until]
 
     @override
     def listed(self, task_ids: Any) -> Any:
@@ -172,6 +177,9 @@ def test_answers_are_those_of_reading_every_task(queue: Queue, clock: Clock, gro
         times.setdefault(task.group, []).append(task.created)
     assert found == times
     assert oldest_created(*where) == min(task.created for task in live)
+    for seconds in (0.5, 1.5, 20):
+        near = [task.created for task in live if task.stale_at <= now + seconds]
+        assert oldest_expiring(*where, now + seconds) == min(near, default=None)
     deadlines = sorted(deadline for _created, deadline in first_to_expire(*where))
     assert deadlines == sorted(task.stale_at for task in live)[:FIRST_TO_EXPIRE]
     assert oldest_tasks(*where, 20) == live[:20]

@@ -23,7 +23,7 @@ from freshq.policy.value import PLANS
 from freshq.queue.core import Verbs, transactions_of
 from freshq.queue.lines import PLANNED_LINES, CountedClaim, LimitedClaim, OpenLines, place_in_line, planned
 from freshq.queue.polling import answer_of, poll_for_claims
-from freshq.queue.reading import first_to_expire, oldest_created, oldest_tasks
+from freshq.queue.reading import first_to_expire, oldest_expiring, oldest_tasks
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Guard
 from freshq.stores.lines import END, Choice, ClaimRequest, NewPlan, parse_line
@@ -892,7 +892,8 @@ class Claiming(Verbs):
         if reserve.check_due(moment.now, seconds, short=short):
             created_after = moment.now - request.max_age_seconds
             store = self._core.store
-            oldest = oldest_created(store, self.name, moment.now, created_after)
+            until = moment.now + seconds
+            oldest = oldest_expiring(store, self.name, moment.now, created_after, until)
             found = reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)
             if found and short:
                 reserve.bound(first_to_expire(store, self.name, moment.now, created_after))

@@ -102,6 +102,16 @@ def first_to_expire(store: Lines, queue: str, now: float, created_after: float) 
     )
 
 
+def oldest_expiring(store: Lines, queue: str, now: float, created_after: float, until: float) -> float | None:
+    """Return when the oldest live task was created whose deadline is not after `until`; None without one.
+
+    Other tasks are not read, which would cost a look at every index entry of an ended task.
+    """
+    return store.read_waiting(
+        queue, now, lambda reader: min(reader.expiring(now, created_after, until), default=None)
+    )
+
+
 def oldest_tasks(
     store: Lines,
     queue: str,

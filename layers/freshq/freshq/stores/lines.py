@@ -508,6 +508,9 @@ class WaitingReader(Protocol):
     def first_to_expire(self, key: str, now: float, created_after: float) -> list[tuple[float, float]]:
         """Return when the tasks of a line were created, and their deadlines: of the queue's nearest ones."""
 
+    def expiring(self, now: float, created_after: float, until: float) -> list[float]:
+        """Return when some tasks of all lines were created that are stale at `until`, in seconds."""
+
     def listed(self, task_ids: Sequence[str]) -> list[Task]:
         """Return those of some tasks that wait in a line, in the order of their ids."""
 

@@ -136,6 +136,11 @@ class StateCounts:
         first = islice(self._live(now, reverse=False), FIRST_TO_EXPIRE)
         return [entry for entry in first if entry[2] > created_after]
 
+    def expiring(self, now: float, created_after: float, until: float) -> list[float]:
+        """Return when the first claimable tasks to become stale were created, of those stale at `until`."""
+        nearest = self.first_to_expire(now, created_after)
+        return [created for deadline, _id, created, _group in nearest if deadline <= until]
+
     def count_stale(self, since: float, now: float) -> int:
         """Count the tasks in the lines whose deadline has passed since a time."""
         stale: int = self._in_line.bisect_right((now, LAST_ID)) - self._in_line.bisect_right((since, LAST_ID))
@@ -636,6 +641,11 @@ class MemoryReader(LimitedLines):
                 keys = (line_key(task.priority, task.group, task.line_class) for task in tasks)
                 nearest = [entry for entry, of in zip(nearest, keys, strict=True) if of == key]
         return [(created, deadline) for deadline, _id, created, _group in nearest]
+
+    @override
+    def expiring(self, now: float, created_after: float, until: float) -> list[float]:
+        with self._store.lock:
+            return self._queue.states.expiring(now, created_after, until)
 
     @override
     def listed(self, task_ids: Sequence[str]) -> list[Task]:

@@ -143,6 +143,18 @@ class DynamoWaiting(WaitingReader):
         return [(entry.created, entry.deadline) for entry in entries if entry.deadline is not None]
 
     @override
+    def expiring(self, now: float, created_after: float, until: float) -> list[float]:
+        """Return times of the oldest tasks of each line; without deadlines in the index, of old ones."""
+        keys = self.lines("", END, sys.maxsize)
+        entries = chain.from_iterable(self._first_entries(key, now, created_after) for key in keys)
+        created_until = created_after + until - now
+        return [
+            entry.created
+            for entry in entries
+            if (entry.created <= created_until if entry.deadline is None else entry.deadline <= until)
+        ]
+
+    @override
     def listed(self, task_ids: Sequence[str]) -> list[Task]:
         tasks = map(decode_if_task, self._store.calls.get_many(task_ids))
         return [task for task in tasks if task and task.status is TaskStatus.PENDING and not task.delayed]

@@ -110,6 +110,15 @@ class WaitingStatements(Statements):
         return sa.select(waiting.c.created_us, waiting.c.task_group).where(self._young(waiting))
 
     @cached_property
+    def expiring(self) -> sa.Select[Any]:
+        """Creation times of some claimable tasks whose deadlines are not after `until_us`."""
+        tasks = self.tasks
+        between = (tasks.c.due_us > sa.bindparam("now_us"), tasks.c.due_us <= sa.bindparam("until_us"))
+        page = sa.select(tasks.c.created_us).where(self.in_queue, tasks.c.agenda == STALE, *between)
+        waiting = page.order_by(tasks.c.due_us).limit(sa.bindparam("page")).subquery("waiting")
+        return sa.select(waiting.c.created_us).where(self._young(waiting))
+
+    @cached_property
     def sum_up(self) -> sa.Select[Any]:
         """Number of tasks with the earliest deadlines, number claimable, oldest and newest creation time."""
         waiting = self._first_to_expire()
@@ -332,6 +341,12 @@ class SqlWaiting(WaitingReader):
         parts = horizon.recent(self._queue) if key == ALL_LINES else None
         found = read() if parts is None else parts.first_to_expire(read, horizon.monotonic())
         return [(created_us / 1e6, deadline_us / 1e6) for created_us, deadline_us in found]
+
+    @override
+    def expiring(self, now: float, created_after: float, until: float) -> list[float]:
+        where = in_time(self._queue, now, created_after)
+        where |= {"now_us": microseconds(now), "until_us": microseconds(until), "page": LOOKED_ROWS}
+        return [row[0] / 1e6 for row in self.rows(self._store.waiting_sql.expiring, where)]
 
     @override
     def listed(self, task_ids: Sequence[str]) -> list[Task]:
