@@ -44,6 +44,7 @@ class HookSettings(EnvironmentSettings):
         process_tasks_version: Version of ProcessTasks.
         sweep_version: Version of Sweep.
         archive_version: Version of Archive; empty without one.
+        http_api_version: Version of HttpApi; empty without one.
     """
 
     attach_key: str = ""
@@ -52,6 +53,7 @@ class HookSettings(EnvironmentSettings):
     process_tasks_version: Arn
     sweep_version: Arn
     archive_version: str = ""
+    http_api_version: str = ""
 
 
 @cache
@@ -97,6 +99,8 @@ def _problems(queue: str) -> Iterator[str]:
     yield from _problem(settings.process_tasks_version, queue, _event("process_tasks-doorbell"), done)
     if settings.archive_version:
         yield from _problem(settings.archive_version, queue, {"Records": []}, {"batchItemFailures": []})
+    if settings.http_api_version:
+        yield from _problem(settings.http_api_version, queue, _event("http_api-stats"), {"statusCode": 200})
 
 
 def _event(name: str) -> Any:

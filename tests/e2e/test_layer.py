@@ -13,7 +13,8 @@ RUNTIME_PACKAGES = ("boto3", "botocore", "s3transfer", "dateutil", "six.py", "ur
 
 
 @pytest.mark.parametrize(
-    "function", ["create_tasks", "trigger", "process_tasks", "sweep", "archive", "code_deploy_hook"]
+    "function",
+    ["create_tasks", "trigger", "process_tasks", "sweep", "archive", "http_api", "code_deploy_hook"],
 )
 def test_a_function_finds_everything_it_imports(template: Path, tmp_path: Path, function: str) -> None:
     installed = Path(sysconfig.get_paths()["purelib"])

@@ -16,7 +16,7 @@ from local.emulator import PROJECT, architecture, build, runtime_folder
 
 from tests.template.test_template import source as template_source
 
-FUNCTIONS: Final = ("archive", "create_tasks", "process_tasks", "sweep", "trigger")
+FUNCTIONS: Final = ("archive", "create_tasks", "http_api", "process_tasks", "sweep", "trigger")
 # A handler must not load these: packages of other parts of freshq, and slow ones.
 NOT_LOADED: Final = frozenset(
     {
@@ -34,7 +34,8 @@ NOT_LOADED: Final = frozenset(
         *(
             "freshq.addresses",
             "freshq.cli",
-            "freshq.feeds",
+            "freshq.feeds.relay",
+            "freshq.feeds.schedules",
             "freshq.simulate",
             "freshq.stores.sql",
             "freshq.matching",
@@ -47,19 +48,33 @@ NOT_LOADED: Final = frozenset(
 WORKS: Final = frozenset({"freshq.worker.worker", "freshq.worker.options"})
 NO_QUEUE: Final = frozenset(
     {
-        *("freshq.queue", "freshq.worker", "freshq.stores.base", "freshq.stores.dynamodb.store"),
+        *(
+            "freshq.feeds",
+            "freshq.queue",
+            "freshq.worker",
+            "freshq.stores.base",
+            "freshq.stores.dynamodb.store",
+        ),
         *("freshq.model.answers", "freshq.model.new_task", "freshq.model.options", "freshq.policy.rules"),
     }
 )
 ALSO_NOT_LOADED: Final = {
     "archive": WORKS | NO_QUEUE | {"freshq.model.task", "freshq.aws.settings", "freshq.policy.limits"},
-    "create_tasks": WORKS | {"freshq.worker.report"},
-    "process_tasks": {"freshq.aws.producer"},
-    "sweep": WORKS,
+    "create_tasks": WORKS | {"freshq.feeds", "freshq.worker.report"},
+    "http_api": WORKS | {"freshq.aws.producer", "freshq.worker"},
+    "process_tasks": {"freshq.aws.producer", "freshq.feeds"},
+    "sweep": WORKS | {"freshq.feeds"},
     "trigger": WORKS | NO_QUEUE,
 }
 # Modules of freshq that a handler may load; it loads one less.
-MOST_MODULES: Final = {"archive": 20, "create_tasks": 78, "process_tasks": 97, "sweep": 82, "trigger": 31}
+MOST_MODULES: Final = {
+    "archive": 20,
+    "create_tasks": 78,
+    "http_api": 80,
+    "process_tasks": 97,
+    "sweep": 82,
+    "trigger": 31,
+}
 PROGRAM: Final = "import json, sys; sys.path[:0] = json.loads(sys.argv[1]); import app; print(*sys.modules)"
 # Flags of a .pyc: it is tied to its source by hash, unchecked at import (PEP 552).
 UNCHECKED_HASH: Final = 0b01

@@ -21,7 +21,7 @@ from local.servers import create_without_stream
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
-from freshq.aws import environment, observability, settings
+from freshq.aws import environment, http_events, observability, settings
 from freshq.aws.pass_options import configure_stack
 from tests.support.aws_stub import AwsStub
 from tests.support.functions import Context, load_function
@@ -254,6 +254,7 @@ def chain_on(dynamodb: DynamoDBClient) -> Iterator[Chain]:
             patch.setenv(name, value)
         for module, name in (
             (settings, "CLIENT_CONFIG"),
+            (http_events, "CALL_CONFIG"),
             (environment, "SMALL_CALL_CONFIG"),
             (environment, "DELIVERY_CONFIG"),
         ):

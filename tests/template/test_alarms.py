@@ -125,6 +125,7 @@ HOURS: Final = 60
             {"DeliveryToS3.DataFreshness": [1900.0]},
         ),
         ("ArchiveDeliveryFailsAlarm", {"DeliveryToS3.Success": [1.0]}, {"DeliveryToS3.Success": [0.5]}),
+        ("HttpApiFailsAlarm", {"5xx": [None]}, {"5xx": [1.0]}),
         ("NewProcessTasksFailsAlarm", {"Errors": [0.0]}, {"Errors": [1.0]}),
         (
             "ConcurrencyAlarm",

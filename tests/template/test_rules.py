@@ -53,6 +53,8 @@ def test_the_defaults_are_accepted() -> None:
     assert refusals(**ATTACHED) == []
     assert refusals(MatchStreamArn="arn:", Archive="on") == []
     assert refusals(SnapStart="on") == []
+    assert refusals(HttpApi="on") == []
+    assert refusals(HttpApi="on", JwtIssuer="https://issuer", JwtAudiences="shop,office") == []
     assert refusals(VpcSubnetIds="subnet-1,subnet-2", VpcSecurityGroupIds="sg-1") == []
     assert refusals(Stage="prod", AlarmTopicArn="arn:aws:sns:eu-west-1:123456789012:alarms") == []
 
@@ -70,6 +72,9 @@ def test_the_defaults_are_accepted() -> None:
         (ATTACHED | {"MaxUnitsPerSecond": "10"}, "MaxUnitsPerSecond: "),
         (ATTACHED | {"SyntheticTask": "on"}, "SyntheticTask: "),
         ({"MatchStreamArn": "arn:"}, "Archive: "),
+        ({"JwtIssuer": "https://issuer", "HttpApi": "on"}, "JwtAudiences: "),
+        ({"JwtIssuer": "https://issuer", "JwtAudiences": "shop"}, "HttpApi: "),
+        ({"JwtAudiences": "shop", "HttpApi": "on"}, "JwtIssuer: "),
         ({"SnapStart": "on", "Runtime": "python3.11"}, "SnapStart: "),
         ({"VpcSubnetIds": "subnet-1,subnet-2"}, "VpcSecurityGroupIds: "),
         ({"VpcSecurityGroupIds": "sg-1"}, "VpcSubnetIds: "),
@@ -99,6 +104,7 @@ def test_every_timeout_leaves_a_pass_time_to_claim() -> None:
         ("AttachTable", "Shipments-2", "arn:aws:dynamodb:eu-west-1:123456789012:table/Shipments"),
         ("PermissionsBoundaryArn", "arn:aws:iam::123456789012:policy/team/limit", "limit"),
         ("RunnerPolicyArns", "arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess", "AmazonS3ReadOnlyAccess"),
+        ("JwtIssuer", "https://issuer.example.org/", "http://issuer.example.org"),
         ("Runner", "orders.runner:run", "orders..runner:run"),
         ("Runner", "quotes:run", "quotes.py:run:now"),
     ],

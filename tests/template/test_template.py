@@ -18,6 +18,7 @@ from freshq.aws.archive import ArchiveSettings
 from freshq.aws.producer import parse_load_request
 from freshq.aws.settings import DoorbellSettings, QueueSettings
 from freshq.aws.worker_pass import SYNTHETIC, WorkerSettings
+from freshq.feeds.http_api import MAX_WAIT_SECONDS
 from freshq.matching.resource import Resource, ResourceStatus
 from freshq.matching.stores.dynamodb import caller_key, encode_resource
 from freshq.model.pass_options import PassOptions
@@ -32,7 +33,7 @@ from tests.support.programs import python
 PROJECT = Path(__file__).resolve().parents[2]
 TEMPLATE = PROJECT / "template.yaml"
 READ_BY_OBSERVABILITY = {"FRESHQ_STACK"}
-FUNCTIONS = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
+FUNCTIONS = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive", "HttpApi")
 HOOK = "CodeDeployHook"  # takes no part in the work
 
 
@@ -186,6 +187,7 @@ class TestFunctions:
             "ProcessTasksFunction": "Allow",
             "SweepFunction": None,
             "ArchiveFunction": None,
+            "HttpApiFunction": None,
             "CodeDeployHookFunction": None,
         }
 
@@ -212,6 +214,7 @@ class TestFunctions:
             ("ProcessTasks", WorkerSettings),
             ("Sweep", DoorbellSettings),
             ("Archive", ArchiveSettings),
+            ("HttpApi", QueueSettings),
             (HOOK, load_function("code_deploy_hook").HookSettings),
         ],
     )
@@ -229,7 +232,7 @@ class TestFunctions:
         stored = {*StoredOptions.model_fields, *PassOptions.model_fields}
         parameters = {re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() for name in source()["Parameters"]}
         assert parameters.isdisjoint(stored)
-        assert len(parameters) <= 35
+        assert len(parameters) <= 38
 
     def test_every_function_has_a_role_of_its_own(self) -> None:
         roles = [json.dumps(function["Role"]) for function in self.functions().values()]
@@ -331,6 +334,7 @@ class TestRights:
             ),
             ("Sweep", {"Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem", "DeleteItem"}),
             ("Archive", set()),
+            ("HttpApi", {"Query", "GetItem", "BatchGetItem", "PutItem", "PartiQLInsert", "UpdateItem"}),
         ],
     )
     def test_on_the_table(self, function: str, on_table: set[str]) -> None:
@@ -380,7 +384,60 @@ class TestRights:
             "ProcessTasks": ['{"Ref": "TriggerTopic"}'],
             "Sweep": ['{"Ref": "ProcessTasksTopic"}'],
             "Archive": [],
+            "HttpApi": [],
         }
+
+
+class TestHttpApi:
+    def resource(self, name: str) -> dict[str, Any]:
+        properties: dict[str, Any] = translated()[f"HttpApi{name}"]["Properties"]
+        return properties
+
+    def test_it_is_there_on_request_only(self) -> None:
+        parts = [name for name in source()["Resources"] if name.startswith("HttpApi")]
+        assert len(parts) == 10
+        conditions = {name: source()["Resources"][name]["Condition"] for name in parts}
+        assert conditions.pop("HttpApiAuthorizer") == "HasJwt"
+        assert set(conditions.values()) == {"HasHttpApi"}
+        assert source()["Parameters"]["HttpApi"]["Default"] == "off"
+
+    @pytest.mark.parametrize(("has_jwt", "expected"), [(False, "AWS_IAM"), (True, "JWT")])
+    def test_every_path_needs_a_caller_who_may_call(self, expected: str, *, has_jwt: bool) -> None:
+        routes = of_type("AWS::ApiGatewayV2::Route")
+        (route,) = (under({"HasJwt": has_jwt}, properties) for properties in routes.values())
+        assert (route["RouteKey"], route["AuthorizationType"]) == ("$default", expected)
+        authorizer = {"Ref": "HttpApiAuthorizer"} if has_jwt else NO_VALUE
+        assert route["AuthorizerId"] == authorizer
+        assert "AuthorizationScopes" not in route
+        given = self.resource("Authorizer")["JwtConfiguration"]
+        assert given == {"Issuer": {"Ref": "JwtIssuer"}, "Audience": {"Ref": "JwtAudiences"}}
+
+    def test_only_the_api_invokes_the_function_by_its_alias(self) -> None:
+        permission, integration = self.resource("Permission"), self.resource("Integration")
+        alias = {"Ref": "HttpApiFunctionAliaslive"}
+        assert (permission["FunctionName"], integration["IntegrationUri"]) == (alias, alias)
+        assert permission["SourceArn"]["Fn::Sub"].endswith(":${HttpApiGateway}/*")
+        assert integration["PayloadFormatVersion"] == "2.0"
+        invokers = [
+            each["Principal"]
+            for each in of_type("AWS::Lambda::Permission").values()
+            if "HttpApi" in json.dumps(each["FunctionName"])
+        ]
+        assert invokers == ["apigateway.amazonaws.com"]
+
+    def test_the_function_ends_before_api_gateway_gives_up(self) -> None:
+        gives_up_seconds = 30
+        timeout = self.resource("Function")["Timeout"]
+        handler = load_function("http_api")
+        assert MAX_WAIT_SECONDS + handler.ANSWER_SECONDS < timeout < gives_up_seconds
+
+    def test_the_access_log_is_json_and_has_no_ids_of_tasks(self) -> None:
+        settings = self.resource("Stage")["AccessLogSettings"]
+        assert settings["DestinationArn"] == {"Fn::GetAtt": ["HttpApiLogs", "Arn"]}
+        logged = json.loads(settings["Format"])
+        assert {"$context.status", "$context.identity.userArn"} <= set(logged.values())
+        assert all(re.fullmatch(r"\$context\.[a-zA-Z.]+", value) for value in logged.values())
+        assert "query" not in settings["Format"].lower()
 
 
 def schedule(function: str) -> dict[str, Any]:

@@ -38,6 +38,7 @@ BASES: Final[dict[str, dict[str, str]]] = {
     "an own runner": {"Runner": "quotes:run", "RunnerEnvironment": '{"BUCKET": "one"}', "Release": "7"},
     "an attached table": ATTACHED,
     "a VPC, archived, by snapshots": {**IN_VPC, "Archive": "on", "SnapStart": "on"},
+    "served over HTTP": {"HttpApi": "on", "Release": "9"},
     "gradual": {"DeploymentType": "Canary10Percent5Minutes", "Stage": "prod", "AlarmTopicArn": ARN},
 }
 # Other values than any base has, of parameters without a list of allowed ones.

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:No application metrics to publish"),
     pytest.mark.usefixtures("delivery_stream"),
 ]
-FUNCTIONS: Final = ("create_tasks", "trigger", "process_tasks", "sweep", "archive")
+FUNCTIONS: Final = ("create_tasks", "trigger", "process_tasks", "sweep", "archive", "http_api")
 EVENT: Final = {"DeploymentId": "d-ABCDEF123", "LifecycleEventHookExecutionId": "execution-1"}
 RUNS: Final[list[Task]] = []
 knows = Handlers()

@@ -265,7 +265,9 @@ def test_a_wrong_setting_is_named(
         application.invoke(function, events[function])
 
 
-@pytest.mark.parametrize("function", ["archive", "create_tasks", "process_tasks", "sweep", "trigger"])
+@pytest.mark.parametrize(
+    "function", ["archive", "create_tasks", "http_api", "process_tasks", "sweep", "trigger"]
+)
 def test_a_function_imports_nothing_that_the_layer_leaves_out(function: str) -> None:
     program = (
         "import sys, runpy; runpy.run_path(sys.argv[1]); "
@@ -273,7 +275,8 @@ def test_a_function_imports_nothing_that_the_layer_leaves_out(function: str) -> 
     )
     left_out = [
         "freshq.cli",
-        "freshq.feeds",
+        "freshq.feeds.relay",
+        "freshq.feeds.schedules",
         "freshq.simulate",
         "freshq.stores.sql",
         "opentelemetry",
@@ -624,6 +627,15 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "create_tasks-refused": {"created": 1, "refused": 2},
     "create_tasks-schedule": {"created": 20},
     "create_tasks-tasks": {"created": 2},
+    "http_api-base64": {"statusCode": 201},
+    "http_api-batch": {"statusCode": 200},
+    "http_api-cancel": {"statusCode": 404},
+    "http_api-get": {"statusCode": 404},
+    "http_api-openapi": {"statusCode": 200},
+    "http_api-put": {"statusCode": 201},
+    "http_api-refused": {"statusCode": 422},
+    "http_api-stage": {"statusCode": 200},
+    "http_api-stats": {"statusCode": 200},
     "process_tasks-doorbell": {"claimed": 0},
     "sweep-schedule": {"rang": False},
     "trigger-insert": {"rang": True},
@@ -633,6 +645,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 }
 REFUSED = {
     "create_tasks-malformed": "count: ",
+    "http_api-malformed": "version: ",
     "process_tasks-malformed_ring": "hop: ",
     "trigger-malformed_ring": "a ring is JSON",
     "trigger-unknown": "neither",

@@ -17,11 +17,13 @@ from freshq import TaskStatus
 from freshq.stores.dynamodb.passes import SLOT_LEASE_SECONDS
 from tests.support.function_chain import LEASE_SECONDS, RUNS, Chain, Seam, chain_on, ring_event
 from tests.support.functions import PROJECT, Context, load_event
+from tests.support.http_events import event_of
 from tests.support.readings import known
 
 PAGE: Final = PROJECT / "docs" / "contributing" / "kill-points.md"
 TASK: Final = "task-a"
 PUT: Final = {"tasks": [{"payload": 1, "task_id": TASK}]}
+REQUEST: Final = event_of("POST", "/v1/tasks", {"payload": 1, "task_id": TASK})
 
 # Dead invocations counted nothing.
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
@@ -73,6 +75,11 @@ def in_create_tasks(moment: str) -> Act:
     return lambda chain: chain.kill("create_tasks", PUT, Seam(moment, "PutItem", TASK), context)
 
 
+def in_http_api(moment: str) -> Act:
+    """Return how to kill the HTTP interface at its put."""
+    return lambda chain: chain.kill("http_api", REQUEST, Seam(moment, "PutItem", TASK))
+
+
 def in_sweep(moment: str, operation: str) -> Act:
     """Return how to kill the sweep, for a task whose worker died."""
 
@@ -94,6 +101,12 @@ def lose_the_ring(chain: Chain) -> None:
 def put_again(chain: Chain) -> None:
     """Repeat the invocation as Lambda does, under its request id; the stream has the task once."""
     chain.invoke("create_tasks", PUT, Context(aws_request_id="request"))
+    batch_again(chain)
+
+
+def request_again(chain: Chain) -> None:
+    """Repeat the request, as its caller does, who got no answer."""
+    assert chain.invoke("http_api", REQUEST)["statusCode"] in (200, 201)
     batch_again(chain)
 
 
@@ -133,6 +146,8 @@ PENDING: Final = TaskStatus.PENDING
 POINTS: Final[dict[str, KillPoint]] = {
     "CreateTasks, before it writes the task": KillPoint(in_create_tasks(BEFORE), put_again, 1, None),
     "CreateTasks, after it wrote the task": KillPoint(in_create_tasks(AFTER), put_again, 1, PENDING),
+    "HttpApi, before it writes the task": KillPoint(in_http_api(BEFORE), request_again, 1, None),
+    "HttpApi, after it wrote the task": KillPoint(in_http_api(AFTER), request_again, 1, PENDING),
     "Trigger, before its ring": KillPoint(in_trigger(BEFORE), batch_again, 1, PENDING),
     "Trigger, after its ring": KillPoint(in_trigger(AFTER), batch_again, 1, PENDING),
     "the ring is lost, or its retries are used up": KillPoint(lose_the_ring, sweep, 1, PENDING),

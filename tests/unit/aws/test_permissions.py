@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
+from urllib.parse import quote
 
 import boto3
 import pytest
@@ -29,6 +30,7 @@ from freshq.stores.dynamodb import line_records, lines
 from tests.support.attached import Shipments
 from tests.support.aws_stub import AwsStub
 from tests.support.functions import Context, load_event, load_function
+from tests.support.http_events import event_of
 from tests.support.permissions import (
     ATTACHED_KEY,
     ATTACHED_TABLE,
@@ -45,7 +47,7 @@ from tests.support.permissions import (
 )
 from tests.support.worker_threads import wait_until
 
-FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
+FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive", "HttpApi")
 ENVIRONMENT: Final = {
     "FRESHQ_TABLE": TABLE,
     "FRESHQ_TRIGGER_TOPIC_ARN": topic_arn("TriggerTopic"),
@@ -189,6 +191,7 @@ class Recorder:
         delayed = self.work.task("later", delay_seconds=0.01)
         self.invoke("CreateTasks", {"tasks": tasks[:1]})
         self.invoke("CreateTasks", {"tasks": [*tasks[1:], delayed, delayed]})
+        self.call(queue)
         self.invoke("Trigger", self.work.event("trigger-insert"))
         self.invoke("ProcessTasks", load_event("process_tasks-doorbell"))
         self.work.put(queue, "stale", max_age_seconds=0.01)
@@ -202,6 +205,25 @@ class Recorder:
         queue.redrive()
         self.invoke("ProcessTasks", load_event("process_tasks-doorbell"))
         self.invoke("Sweep", {})
+
+    def call(self, queue: Queue | AttachedQueue) -> None:
+        """Send every request of the HTTP interface, by the first process that sees these lines and groups."""
+        others = {"priority": 4, "group": "http"}
+        tasks = [self.work.task("work", **others) for _ in range(3)]
+        held = self.work.task("work", priority=9)
+        queue.put(**held)
+        queue.claim(1)
+        for method, path, body in (
+            ("POST", "/v1/tasks", tasks[0]),
+            ("POST", "/v1/batch", {"tasks": tasks[1:]}),
+            ("POST", "/v1/tasks?duplicates=refuse", tasks[0]),
+            ("POST", "/v1/tasks", tasks[0] | {"on_conflict": "update", "delay_seconds": 60}),
+            ("GET", f"/v1/tasks?task_id={quote(tasks[0]['task_id'])}&wait_seconds=0.01", None),
+            ("POST", "/v1/cancel", {"task_id": tasks[0]["task_id"]}),
+            ("POST", "/v1/cancel", {"task_id": held["task_id"], "force": True}),
+            ("GET", "/v1/stats", None),
+        ):
+            assert self.invoke("HttpApi", event_of(method, path, body))["statusCode"] < 500
 
     def leave_work_behind(self, queue: BaseQueue) -> None:
         """Have a worker pass of this queue, whose name is `left`, call its successor."""
@@ -226,6 +248,8 @@ class Recorder:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("FRESHQ_QUEUE_NAME", "new")  # no option was stored
             self.invoke("CreateTasks", {"tasks": [self.work.task("new")]})
+            patch.setenv("FRESHQ_QUEUE_NAME", "new-by-http")
+            self.invoke("HttpApi", event_of("POST", "/v1/tasks", self.work.task("new")))
         self.invoke("Trigger", load_event("trigger-tail_call"))
         self.invoke("Archive", self.work.event("archive-life"))
         self.leave_work_behind(queue_named("left"))
@@ -380,6 +404,9 @@ def on_record(operation: str, hash_key: str, *attributes: str) -> Request:
         *((function, on_item("UpdateItem", "freshq#control#default", "paused")) for function in FUNCTIONS),
         *((function, on_item("PutItem", "freshq#control#default")) for function in FUNCTIONS),
         ("CreateTasks", on_item("PutItem", "freshq#pass#default#0")),
+        ("HttpApi", on_item("PutItem", "freshq#pass#default#0")),
+        ("HttpApi", on_item("UpdateItem", "freshq#lease#default#1")),
+        ("HttpApi", Request("sns:Publish", topic_arn("ProcessTasksTopic"))),
         ("CreateTasks", on_item("UpdateItem", "freshq#lease#default#1")),
         ("ProcessTasks", on_item("PutItem", "task-1")),
         ("ProcessTasks", on_item("BatchWriteItem", "task-1")),

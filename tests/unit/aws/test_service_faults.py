@@ -13,6 +13,7 @@ from types_boto3_dynamodb import DynamoDBClient
 from freshq import StoreError
 from freshq.aws import environment, settings
 from freshq.aws.archive import Archive
+from freshq.aws.http_events import CALL_CONFIG
 from freshq.stores.dynamodb import calls
 from tests.support.aws_stub import BROKEN, SILENT, THROTTLED
 from tests.support.function_chain import RUNS, Chain, chain_on, ring_event
@@ -227,6 +228,7 @@ class TestSilence:
         table = 2 * longest_seconds(calls.CLIENT_CONFIG)
         assert small + table < functions["TriggerFunction"]["Properties"]["Timeout"]
         assert small + table < functions["SweepFunction"]["Properties"]["Timeout"]
+        assert 2 * longest_seconds(CALL_CONFIG) < functions["HttpApiFunction"]["Properties"]["Timeout"]
         assert longest_seconds(environment.DELIVERY_CONFIG) <= environment.LONGEST_DELIVERY_SECONDS
         assert functions["ArchiveFunction"]["Properties"]["Timeout"] > environment.LONGEST_DELIVERY_SECONDS
 

@@ -97,7 +97,9 @@ def test_without_the_hook_they_would_share_names_and_random_numbers(dynamodb_loc
     assert not one["is_new"]
 
 
-@pytest.mark.parametrize("function", ["archive", "create_tasks", "process_tasks", "sweep", "trigger"])
+@pytest.mark.parametrize(
+    "function", ["archive", "create_tasks", "http_api", "process_tasks", "sweep", "trigger"]
+)
 def test_every_function_makes_its_connections_anew(function: str) -> None:
     program = "import app; from snapshot_restore_py import get_after_restore; print(get_after_restore())"
     settings = {

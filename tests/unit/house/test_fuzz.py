@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Never, cast
@@ -197,7 +198,8 @@ def handlers(doorbell: Doorbell, monkeypatch: pytest.MonkeyPatch) -> dict[str, M
     monkeypatch.setattr(QueueSettings, "pass_options", lambda *_: options)
     monkeypatch.setattr(WakeUp, "connect", lambda *_: wakeup)
     functions = {
-        name: load_function(name) for name in ("create_tasks", "trigger", "process_tasks", "archive")
+        name: load_function(name)
+        for name in ("create_tasks", "trigger", "process_tasks", "archive", "http_api")
     }
     without_pause = partial(producer.produce, sleep=lambda _seconds: None)
     monkeypatch.setattr(functions["create_tasks"], "produce", without_pause)
@@ -258,6 +260,16 @@ class TestHandlers:
         def handle() -> None:
             answer = handlers["archive"].handler(event, Context())
             assert all(isinstance(each["itemIdentifier"], str) for each in answer["batchItemFailures"])
+
+        refused(handle)
+
+    @fuzz
+    @given(spoilt(events_of("http_api")))
+    def test_http_api(self, handlers: dict[str, ModuleType], event: Any) -> None:
+        def handle() -> None:
+            answer = handlers["http_api"].handler(event, ShortOfTime())
+            assert answer["statusCode"] < HTTPStatus.INTERNAL_SERVER_ERROR
+            assert isinstance(json.loads(answer["body"] or "{}"), dict)
 
         refused(handle)
 
