@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.environment import client_of, connect_at_init
-from freshq.aws.http_events import CALL_CONFIG, answer_to, metric_of, receipts_of, request_of
+from freshq.aws.http_events import CALL_CONFIG, answer_to, logged_error, metric_of, receipts_of, request_of
 from freshq.aws.invocation import Connected
 from freshq.aws.observability import count, fields, log_transition, logger, observed, sample_logs
 from freshq.aws.settings import QueueSettings
@@ -50,8 +51,12 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     receipts = receipts_of(request, response)
     for receipt in receipts:
         count(metric_of(receipt, response.status))
-    logger.info(
-        "request answered", **fields(method=request.method, path=request.path, status=response.status)
+    log = logger.error if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR else logger.info
+    log(
+        "request answered",
+        **fields(
+            method=request.method, path=request.path, status=response.status, error=logged_error(response)
+        ),
     )
     _log_created([receipt["task_id"] for receipt in receipts if receipt.get("outcome") == "CREATED"])
     return answer_to(request, response)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.conftest import Deployment
 from tests.support.functions import load_event
+from tests.support.http_events import event_of
 from tests.support.readings import within_seconds
 
 pytestmark = pytest.mark.timeout(600)
@@ -73,6 +74,7 @@ def test_a_call_that_a_role_does_not_allow_is_denied(left_alone: Deployment) -> 
     left_alone.invoke("CreateTasks", PUT)
 
 
+REQUEST: Final = event_of("POST", "/v1/tasks", {"payload": 1})
 RING: Final = load_event("process_tasks-doorbell")
 TAIL_CALL: Final = load_event("trigger-tail_call")
 # An action, and an event for which the function needs it. Without sns:Publish nothing fails here: the topics
@@ -82,6 +84,10 @@ NEEDED: Final = [
     ("CreateTasks", "dynamodb:BatchGetItem", PUT),
     ("CreateTasks", "dynamodb:UpdateItem", PUT),
     ("CreateTasks", "dynamodb:Query", PUT),
+    ("HttpApi", "dynamodb:PutItem", REQUEST),
+    ("HttpApi", "dynamodb:UpdateItem", REQUEST),
+    ("HttpApi", "dynamodb:Query", load_event("http_api-stats")),
+    ("HttpApi", "dynamodb:GetItem", load_event("http_api-get")),
     ("Trigger", "ssm:GetParameter", TAIL_CALL),
     ("Trigger", "dynamodb:BatchGetItem", load_event("trigger-insert")),
     ("ProcessTasks", "ssm:GetParameter", RING),
@@ -98,13 +104,17 @@ NEEDED: Final = [
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_without_an_action_something_named_fails(deployed_alone: Callable[..., Deployment]) -> None:
-    application = deployed_alone(pass_seconds=1, settle_seconds=2, concurrency=1, demo_task_seconds=0.4)
+    application = deployed_alone(
+        HttpApi="on", pass_seconds=1, settle_seconds=2, concurrency=1, demo_task_seconds=0.4
+    )
 
     def fails(function: str, action: str, event: Any) -> bool:
         # A process does not repeat reads, so each try has its own group.
         group = uuid.uuid4().hex
         if function == "CreateTasks":
             event = {"tasks": [{"payload": 1, "group": group}]}
+        elif event is REQUEST:
+            event = event_of("POST", "/v1/tasks", {"payload": 1, "group": group})
         elif function == "Sweep":  # no ring of the stream, so that no pass is quicker
             application.queue.put("due", delay_seconds=0.01, group=group)
         else:

@@ -238,6 +238,22 @@ class TestLog:
         assert "s3cr3t" not in log.getvalue()
         assert "duplicates" not in log.getvalue()
 
+    def test_an_outage_is_an_error_line_with_its_cause_and_a_refusal_has_only_its_name(
+        self, application: Application, log: io.StringIO
+    ) -> None:
+        store = FaultyStore()
+        queue = store.queue()
+        application.patch.setattr(QueueSettings, "queue", lambda *_: queue)
+        invoked(application, "POST", "/v1/tasks", {"payload": 1, "s3cr3t": 2})
+        with store.down():
+            invoked(application, "GET", "/v1/stats")
+        lines = [json.loads(line) for line in log.getvalue().splitlines()]
+        refusal, outage = [line for line in lines if line["message"] == "request answered"]
+        assert (refusal["level"], refusal["error"]) == ("INFO", "InvalidValue")
+        assert (outage["level"], outage["status"]) == ("ERROR", 503)
+        assert "store" in outage["error"]
+        assert "s3cr3t" not in log.getvalue()
+
     def test_the_share_of_logged_tasks_is_an_option(self, application: Application, log: io.StringIO) -> None:
         application.configure(log_sample_ratio=0)
         invoked(application, "POST", "/v1/batch", {"tasks": [{}, {}]})

@@ -105,6 +105,17 @@ def answer_to(request: ApiRequest, response: ApiResponse) -> dict[str, Any]:
     }
 
 
+def logged_error(response: ApiResponse) -> str | None:
+    """Return what a log may tell of an error: its message if it is the store's, else its name; None without.
+
+    Messages about wrong arguments repeat what the caller has sent.
+    """
+    if response.status < HTTPStatus.BAD_REQUEST:
+        return None
+    is_of_store = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return str(response.content["message" if is_of_store else "error"])
+
+
 def receipts_of(request: ApiRequest, response: ApiResponse) -> list[dict[str, Any]]:
     """Return the receipt, or the problem, of each task to put; empty for a request that puts none."""
     route = ROUTES.get(request.path, {}).get(request.method)
