@@ -29,7 +29,7 @@ def call(method: str, path: str, body: str = "") -> tuple[int, str]:
         request.url, body.encode() or None, dict(request.headers), method=method
     )
     try:
-        with urllib.request.urlopen(sent, timeout=35) as response:  # noqa: S310 - as above
+        with urllib.request.urlopen(sent, timeout=60) as response:  # noqa: S310 - as above
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
