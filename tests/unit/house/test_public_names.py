@@ -34,6 +34,8 @@ INTERNAL = {
     "ConcurrencyLimit.initial",
     "ConcurrencyLimit.moved",
     "AdmissionLimit.share_per_second",
+    "Handler.__init__",
+    "Handlers.batch_rules",
     "Handlers.on",
     "MatchAdmin.__init__",
     "QueueConfig.rules",

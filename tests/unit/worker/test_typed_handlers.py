@@ -416,7 +416,7 @@ class TestBackoff:
 
     def test_it_must_be_one(self, handlers: Handlers) -> None:
         with refused("backoff"):
-            handlers.on("a", backoff=2)  # type: ignore[arg-type]  # the wrong type is the point
+            handlers.on("a", backoff=2)  # type: ignore[call-overload]  # the wrong type is the point
 
 
 def _fails(_task: Task) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -16,7 +17,7 @@ from aws_lambda_powertools import Tracer
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from freshq.model.task import Task
     from freshq.worker.runner import Runner
@@ -25,6 +26,8 @@ Handler = TypeVar("Handler", bound="Callable[..., Any]")
 # The library of freshq's own calls. Patching another one changes its behaviour: sqlite3's connections, for
 # example, can then no longer be copied by `backup`.
 OWN_LIBRARY: Final = "botocore"
+# X-Ray's limit for the value of an annotation.
+MAX_ANNOTATION_CHARS: Final = 1000
 _TRACER: Final[Any] = Tracer(patch_modules=(OWN_LIBRARY,))
 
 
@@ -57,25 +60,38 @@ def traced_handler(handler: Handler) -> Handler:
 
 def traced(runner: Runner) -> Runner:
     """Return a runner whose runs are X-Ray subsegments with the task's id and attempt."""
-    recorder = _TRACER.provider
 
     def run(task: Task) -> Any:
-        subsegment = recorder.begin_subsegment(name="## runner")
-        try:
-            if subsegment is not None:
-                subsegment.put_annotation(key="task_id", value=task.task_id)
-                subsegment.put_annotation(key="attempt", value=str(task.attempts))
+        with _subsegment([task]):
             return runner(task)
-        except BaseException as error:
-            if subsegment is not None:
-                stack = traceback.extract_tb(error.__traceback__, limit=recorder.max_trace_back)
-                subsegment.add_exception(_shown(error), stack)
-            raise
-        finally:
-            if subsegment is not None:
-                recorder.end_subsegment()
 
     return run
+
+
+def traced_batch(run: Callable[[Sequence[Task]], Sequence[Any]], tasks: Sequence[Task]) -> Sequence[Any]:
+    """Run tasks together in one X-Ray subsegment with their ids, and the attempt of the first."""
+    with _subsegment(tasks):
+        return run(tasks)
+
+
+@contextmanager
+def _subsegment(tasks: Sequence[Task]) -> Iterator[None]:
+    recorder = _TRACER.provider
+    subsegment = recorder.begin_subsegment(name="## runner")
+    try:
+        if subsegment is not None:
+            ids = ", ".join(task.task_id for task in tasks)[:MAX_ANNOTATION_CHARS]
+            subsegment.put_annotation(key="task_id", value=ids)
+            subsegment.put_annotation(key="attempt", value=str(tasks[0].attempts))
+        yield
+    except BaseException as error:
+        if subsegment is not None:
+            stack = traceback.extract_tb(error.__traceback__, limit=recorder.max_trace_back)
+            subsegment.add_exception(_shown(error), stack)
+        raise
+    finally:
+        if subsegment is not None:
+            recorder.end_subsegment()
 
 
 def _shown(error: BaseException) -> Exception:

@@ -32,11 +32,12 @@ from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.queue.claim import has_claimable
 from freshq.queue.core import core_of
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome, raised_by
-from freshq.worker.runner import CoroutineRunner, checked_runner, load_runner
+from freshq.worker.runner import CoroutineRunner, DelegatingRunner, checked_runner, load_runner
 from freshq.worker.worker import Worker, go_on_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import asyncio
+    from collections.abc import Callable, Iterator, Sequence
 
     from freshq.aws.invocation import Invocation
     from freshq.model.answers import Claim
@@ -145,14 +146,45 @@ def traced(runner: Runner) -> Runner:
         return runner
     from freshq.aws import traces
 
-    return _with_codec(traces.traced(runner), runner)
+    one = traces.traced(runner)
+    if not isinstance(runner, CoroutineRunner):
+        return one
+    return ThreadRunner(runner, one, lambda tasks: traces.traced_batch(runner.run_batch, tasks))
 
 
-def _with_codec(run: Runner, runner: Runner) -> Runner:
-    """Give a function the codec of the runner that it calls; the worker asks for it."""
-    if isinstance(runner, CoroutineRunner):
-        vars(run)["codec"] = runner.codec
-    return run
+class ThreadRunner(DelegatingRunner):
+    """Runs tasks by functions around a runner, all of them in threads."""
+
+    def __init__(
+        self,
+        runner: CoroutineRunner,
+        one: Callable[[Task], Any],
+        batch: Callable[[Sequence[Task]], Sequence[Any]],
+    ) -> None:
+        """Call `one` with each task, and `batch` with the tasks of a batch."""
+        super().__init__(runner)
+        self._one = one
+        self._batch = batch
+
+    @override
+    def __call__(self, task: Task) -> Any:
+        return self._one(task)
+
+    @override
+    def unknown_kind(self, task: Task) -> None:
+        """Leave it to the function of one task to raise."""
+
+    @override
+    def has_coroutine(self, task: Task) -> bool:
+        return False
+
+    @override
+    def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        return None
+
+    @override
+    def run_batch(self, tasks: Sequence[Task]) -> Sequence[Any]:
+        return self._batch(tasks)
 
 
 def past_synthetic(runner: Runner) -> Runner:
@@ -161,7 +193,7 @@ def past_synthetic(runner: Runner) -> Runner:
     def run(task: Task) -> Any:
         return None if task.kind == SYNTHETIC else runner(task)
 
-    return _with_codec(run, runner)
+    return ThreadRunner(runner, run, runner.run_batch) if isinstance(runner, CoroutineRunner) else run
 
 
 def canary_of(runner: Runner, module: str) -> Runner:

@@ -198,9 +198,10 @@ class RunHandle:
         backoff: Delays before its next attempts, set by its handler; None for the queue's.
         max_attempts: Its attempts in all, set by its handler; QUEUES for the queue's, None for no limit.
         raised: The unexpected exception that ended it, for the log; None if there is none.
+        shared_by: Tasks that are run by the same call, and share its time.
     """
 
-    __slots__ = ("backoff", "lost", "max_attempts", "raised", "reported", "why_cancelled")
+    __slots__ = ("backoff", "lost", "max_attempts", "raised", "reported", "shared_by", "why_cancelled")
 
     def __init__(self) -> None:
         self.reported: Progress | None = None
@@ -209,6 +210,7 @@ class RunHandle:
         self.backoff: Backoff | None = None
         self.max_attempts: AttemptLimit = QUEUES
         self.raised: BaseException | None = None
+        self.shared_by = 1
 
     def report(self, progress: Progress) -> None:
         """Note the progress of the run.

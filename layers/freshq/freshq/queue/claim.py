@@ -142,7 +142,7 @@ def _extend_aged(core: Core, held: dict[tuple[str, str], Claim], lease_seconds: 
     for claim in aged:
         del held[_key(claim)]
     try:
-        held |= {_key(claim): claim for claim in _extended(core, aged, lease_seconds)}
+        held |= {_key(claim): claim for claim in extended_together(core, aged, lease_seconds)}
     except StoreError:
         if not held:
             raise
@@ -159,7 +159,7 @@ def _aged(claims: Iterable[Claim], until: float) -> list[Claim]:
     return [claim for claim in claims if claim.lease_until < until - 1e-6]
 
 
-def _extended(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list[Claim]:
+def extended_together(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list[Claim]:
     """Return the claims that are still held, their leases counted from now."""
     now = core.now()
     lease_until = round(now + lease_seconds, 6)

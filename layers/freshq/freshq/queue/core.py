@@ -17,7 +17,7 @@ from freshq.model.fields import plain_token
 from freshq.model.lifecycle import SERVED, Lifecycle, Stamps, held_task
 from freshq.model.new_task import parse_new_task
 from freshq.model.storable_options import QueueRules, StoredOptions
-from freshq.model.task import LIVE, TaskStatus
+from freshq.model.task import LIVE, TaskStatus, handle_of
 from freshq.model.telemetry import SettleSpan, observed, observer_of, telemetries
 from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
 from freshq.queue.lines import LineBook, OpenLines
@@ -659,9 +659,11 @@ class Core:
         """
         task = claim.task  # of a claim that was extended, `updated` is when it was
         took_seconds = max(0.0, settled.updated - (task.last_claim_at or task.updated))
-        self.schedulers.settled(task, took_seconds)
+        handle = handle_of(task)
+        own_seconds = took_seconds if handle is None else took_seconds / handle.shared_by
+        self.schedulers.settled(task, own_seconds)
         if self.rules.config.order.plans:
-            self.service.ended(task, took_seconds)
+            self.service.ended(task, own_seconds)
         if self.running is not None and task.group is not None:
             self.running.ended([task], settled.updated)
         in_time = None
@@ -669,8 +671,8 @@ class Core:
             self.upkeep.delayed()
         if is_served:
             in_time = settled.deadline is None or settled.updated <= settled.deadline
-        self.rules.meter.ended(settled.updated, settled, took_seconds, in_time=in_time)
-        if is_served:
+        self.rules.meter.ended(settled.updated, settled, own_seconds, in_time=in_time)
+        if is_served:  # each task of a batch waits for the whole call
             self.rules.reserve.observe(took_seconds, task.kind, settled.updated)
         return settled
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from typing_extensions import override
 
 from freshq.errors import LeaseLost, Unreachable
 from freshq.model.checks import checked_count, checked_seconds
+from freshq.model.lifecycle import Settlement
 from freshq.model.storable_options import RECORD
 from freshq.model.task import RunHandle, Task, TaskStatus, give_handle, keep_clock
 from freshq.model.validation import json_copy, json_text
@@ -18,15 +21,17 @@ from freshq.queue.base import blocking_queue
 from freshq.queue.queue import Queue
 from freshq.queue.shared.options import DISSENT
 from freshq.stores.memory import MemoryStore
+from freshq.worker.batches import WaitingRuns, answers_of
 from freshq.worker.report import Outcome
-from freshq.worker.run import TaskRun
+from freshq.worker.run import BatchRun, TaskRun, runs_of
 from freshq.worker.runner import checked_runner, codec_of, instrumented
-from freshq.worker.settle import run_to_end, too_late_to_run
+from freshq.worker.settle import ends_of_batch, run_to_end, too_late_to_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Unpack
 
+    from freshq.errors import FreshqError
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.model.options import QueueOptions
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import Store
     from freshq.worker.runner import Runner
+    from freshq.worker.settle import RunEnd
 
 # 2026-01-01T00:00:00Z: a fixed start makes failures reproducible.
 DEFAULT_START: Final = 1_767_225_600.0
@@ -103,16 +109,17 @@ class Fate:
 def drain(queue: BaseQueue | AsyncQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list[Fate]:
     """Run every task that is due, one after the other, and settle it as a `Worker` would.
 
-    Delayed tasks, including retried ones, remain until the queue's clock reaches their time. The drain ends
-    early when the runner raises `Busy`, as a worker would pause.
+    A batch is run when it is full, or when no other task is due. Delayed tasks, including retried ones,
+    remain until the queue's clock reaches their time. The drain ends early when the runner raises `Busy`, as
+    a worker would pause.
 
     Args:
         queue: The queue; an AsyncQueue stands for the queue that it uses.
         runner: As a `Worker` takes it.
-        max_runs: Maximum number of runs; a runner that puts new tasks could go on indefinitely.
+        max_runs: Maximum number of tasks; a runner that puts new tasks could go on indefinitely.
 
     Returns:
-        One fate for each run, in order.
+        One fate for each task, in the order of their runs.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -130,22 +137,51 @@ def drain(queue: BaseQueue | AsyncQueue, runner: Runner, *, max_runs: int = MAX_
     run = instrumented(checked_runner(runner), own.admin.config.telemetry)
     codec = codec_of(own, runner)
     own.admin.recover()
+    return _drained(own, run, codec, max_runs)
+
+
+def _drained(own: BaseQueue, run: Runner, codec: Codec, max_runs: int) -> list[Fate]:
     fates: list[Fate] = []
-    while claims := own.claim(1):
-        if len(fates) == max_runs:
-            own.release(claims[0])
-            msg = f"tasks are still due after {max_runs} runs; does the runner put its own task again?"
-            raise AssertionError(msg)
-        fates.append(_run(own, claims[0], run, codec))
-        if fates[-1].outcome is Outcome.RELEASED:
-            break
+    waiting, calls = WaitingRuns(own, run), deque[TaskRun | BatchRun]()
+    try:
+        while calls or _claim(own, waiting, calls):
+            runs = runs_of([calls[0]])
+            if len(fates) + len(runs) > max_runs:
+                msg = f"tasks are still due after {max_runs} runs; does the runner put its own task again?"
+                raise AssertionError(msg)
+            fates += (ended := _run(own, calls.popleft(), runs, run, codec))
+            if any(fate.outcome is Outcome.RELEASED for fate in ended):
+                break
+    finally:
+        left = runs_of([*calls, *waiting.take_all()])
+        own.settle_many([Settlement.release(each.claim) for each in left])
     return fates
 
 
-def _run(queue: BaseQueue, claim: Claim, runner: Runner, codec: Codec) -> Fate:
-    run = TaskRun(claim, queue.admin.now())
-    end = too_late_to_run(queue, claim) or run_to_end(queue, run, runner, codec, lambda: True)
-    (answer,) = queue.settle_many([end.settlement])
+def _claim(queue: BaseQueue, waiting: WaitingRuns, calls: deque[TaskRun | BatchRun]) -> bool:
+    """Claim due tasks until there is a call to make; return whether there is one."""
+    while not calls and (claims := queue.claim(1)):
+        calls.extend(waiting.add([TaskRun(claims[0], queue.admin.now())]))
+    if not calls:
+        calls.extend(waiting.take_all())
+    return bool(calls)
+
+
+def _run(
+    queue: BaseQueue, call: TaskRun | BatchRun, runs: list[TaskRun], runner: Runner, codec: Codec
+) -> list[Fate]:
+    ends = {run: end for run in runs if (end := too_late_to_run(queue, run.claim)) is not None}
+    fit = [run for run in runs if run not in ends]
+    if isinstance(call, TaskRun):
+        ends |= {run: run_to_end(queue, run, runner, codec, lambda: True) for run in fit}
+    elif fit:
+        answers = partial(answers_of, runner, call)
+        ends |= zip(fit, ends_of_batch(queue, fit, answers, codec, lambda: True), strict=True)
+    settled = queue.settle_many([ends[run].settlement for run in runs])
+    return [_fate(queue, run.claim, ends[run], answer) for run, answer in zip(runs, settled, strict=True)]
+
+
+def _fate(queue: BaseQueue, claim: Claim, end: RunEnd, answer: Task | FreshqError) -> Fate:
     # A lost lease: the runner settled or recovered the task itself.
     error = str(answer) if isinstance(answer, LeaseLost) else end.error
     outcome = end.outcome_for(answer)

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable, Iterator
 
-    from freshq.worker.run import TaskRun
+    from freshq.worker.run import BatchRun, TaskRun
     from freshq.worker.settle import PendingSettlement
 
     Work = Callable[[], None]
+    # One call of a function: it takes one slot.
+    Call: TypeAlias = TaskRun | BatchRun
 
 # Makes a coroutine.
 Coroutines: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
@@ -213,16 +215,16 @@ class Executor:
 
     def __init__(
         self,
-        run: Callable[[TaskRun], None],
+        run: Callable[[Call], None],
         settle: Callable[[list[PendingSettlement]], None],
         on_freed: Callable[[], None],
         slots: int | None = None,
-        is_coroutine: Callable[[TaskRun], bool] = lambda _run: False,
+        is_coroutine: Callable[[Call], bool] = lambda _run: False,
     ) -> None:
         """Start no thread yet.
 
         Args:
-            run: Runs a task; raises nothing.
+            run: Runs a task, or the tasks of a batch; raises nothing.
             settle: Settles runs of different tasks; raises nothing.
             on_freed: Called when runs ended and no claimed task waits for this thread, or they have
                 gathered; raises nothing.
@@ -234,7 +236,7 @@ class Executor:
         self._on_freed = on_freed
         self._is_coroutine = is_coroutine
         self._lock = threading.Lock()
-        self._claimed: deque[TaskRun] = deque()
+        self._claimed: deque[Call] = deque()
         self._pending: deque[PendingSettlement] = deque()
         self._gathering_since = 0.0
         # When each settling call under way began.
@@ -250,7 +252,7 @@ class Executor:
         self._prefetch = Prefetch(slots or 0)
         self._last_began = 0.0
 
-    def start(self, runs: Iterable[TaskRun]) -> None:
+    def start(self, runs: Iterable[Call]) -> None:
         """Queue claimed tasks to run. Call `wake` afterwards."""
         now = time.monotonic()
         with self._lock:
@@ -258,7 +260,7 @@ class Executor:
                 run.began = now
                 self._claimed.append(run)
 
-    def free(self, runs: Iterable[TaskRun]) -> None:
+    def free(self, runs: Iterable[Call]) -> None:
         """Free the slots of the runs that have one. Call `wake` afterwards, from other threads."""
         now = time.monotonic()
         with self._lock:
@@ -285,7 +287,7 @@ class Executor:
             for run in self._waiting():
                 run.began = now
 
-    def take_waiting(self, *, at_once: bool) -> list[TaskRun]:
+    def take_waiting(self, *, at_once: bool) -> list[Call]:
         """Remove claimed tasks that wait for a slot, and return them.
 
         Args:
@@ -300,17 +302,17 @@ class Executor:
                 self._prefetch.waited_too_long()
         return late
 
-    def _waiting(self) -> Iterator[TaskRun]:
+    def _waiting(self) -> Iterator[Call]:
         """Yield the claimed tasks that have no slot, in the order in which they will run."""
         free = self._slots - self._occupied
         return iter(()) if free >= len(self._claimed) else islice(self._claimed, max(0, int(free)), None)
 
-    def settle(self, pending: PendingSettlement) -> None:
-        """Queue a run to settle. The executor's threads look for it themselves; other callers call `wake`."""
+    def settle(self, *pending: PendingSettlement) -> None:
+        """Queue runs to settle. The executor's threads look for them themselves; others call `wake`."""
         with self._lock:
             if not self._pending:
                 self._gathering_since = time.monotonic()
-            self._pending.append(pending)
+            self._pending.extend(pending)
             self._has_freed = True
 
     def wake(self) -> None:
@@ -413,7 +415,7 @@ class Executor:
             return self._on_freed, False, True
         return None, False, False
 
-    def _begun(self, now: float) -> TaskRun:
+    def _begun(self, now: float) -> Call:
         """Return the next claimed task, in a slot."""
         run = self._claimed.popleft()
         run.began = self._last_began = now

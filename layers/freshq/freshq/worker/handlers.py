@@ -6,8 +6,7 @@ import asyncio
 import inspect
 import math
 import time
-from collections.abc import Hashable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
 from typing import (
@@ -20,8 +19,6 @@ from typing import (
     Protocol,
     TypedDict,
     cast,
-    get_args,
-    get_origin,
     overload,
 )
 
@@ -35,43 +32,47 @@ from freshq.model.new_task import parse_new_task
 from freshq.model.task import PayloadT, Task, TaskStatus, changed, handle_of, keep_run
 from freshq.policy.retry import QUEUES, Backoff
 from freshq.queue.base import blocking_queue
+from freshq.worker.batches import BatchInput, checked_batch, only_answer
 from freshq.worker.executor import OwnLoop, result_of, started_on
-from freshq.worker.runner import CoroutineRunner, hint, is_async, is_async_generator, is_class, misses_task
+from freshq.worker.runner import CoroutineRunner, hint, is_async
+from freshq.worker.signatures import (
+    MAX_PARAMETERS,
+    Signature,
+    checked_function,
+    provider_of,
+    result_type,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Coroutine,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
-    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from contextlib import AbstractContextManager
     from datetime import datetime
     from typing import TypeAlias, Unpack
 
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
+    from freshq.policy.batching import BatchRule
     from freshq.policy.retry import AttemptLimit
     from freshq.policy.value import Decay
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import OnConflict
+    from freshq.worker.batches import BatchBy, BatchOptions
 
-    # Takes `call`, which runs everything inside it, and the task; returns the result of `call()`.
-    Middleware: TypeAlias = Callable[[Callable[[], Any], Task], Any]
-    Opened: TypeAlias = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
-
+    # Takes `call`, which runs everything inside it, and the task, or the tasks of a batch; returns the result
+    # of `call()`.
+    Middleware: TypeAlias = Callable[[Callable[[], Any], Any], Any]
 ResultT = TypeVar("ResultT")
+if TYPE_CHECKING:
+    # The tasks that a batch handler takes, and its answers: for each a result, or the exception that ends its
+    # attempt.
+    Tasks: TypeAlias = list[Task[PayloadT]]
+    Answers: TypeAlias = Sequence[ResultT | Exception]
+    Later: TypeAlias = Coroutine[Any, Any, Answers[ResultT]]
 # A function's result; for an `async def`, a coroutine of its result.
 ReturnT_co = TypeVar("ReturnT_co", default=Any, covariant=True)
 
-# A handler takes the task, and its payload if it has a second parameter.
-MAX_PARAMETERS: Final = 2
 # The treatment of a task whose kind has no function.
 UNKNOWN: Final = ("retry", "reject")
 
@@ -111,25 +112,6 @@ def checked_defaults(defaults: KindDefaults) -> KindDefaults:
         raise ValueError(msg)
     parse_new_task({"payload": None, **defaults})
     return defaults
-
-
-@dataclass(frozen=True, slots=True)
-class _Provider:
-    """Opens an argument of a handler for one run.
-
-    Attributes:
-        open: Returns a context of the argument.
-        is_async: Whether the context is asynchronous.
-    """
-
-    open: Callable[[], Opened]
-    is_async: bool
-
-    async def enter(self, stack: AsyncExitStack) -> Any:
-        """Open the argument until the stack is left; return it."""
-        if self.is_async:
-            return await stack.enter_async_context(cast("AbstractAsyncContextManager[Any]", self.open()))
-        return stack.enter_context(cast("AbstractContextManager[Any]", self.open()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +193,16 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         max_run_seconds: float | None,
         backoff: Backoff | None,
         defaults: PutOptions,
+        batch: BatchOptions | None,
     ) -> None:
         """Read the signature of a function; its handlers provide the rest.
 
         Raises:
-            ValueError: If it cannot be called with a task, or with a task and a payload.
+            ValueError: If it cannot be called with a task, or with a task and a payload; or, with `batch`,
+                with a list of each.
         """
         self.kind = kind
+        self.batch = batch
         self.function = function
         self.max_attempts = max_attempts
         self.max_run_seconds = max_run_seconds
@@ -228,14 +213,14 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         self._middleware = handlers.middleware
         self._awaits_function = is_async(function)
         self.is_async = self._awaits_function or any(map(is_async, handlers.middleware))
-        parameters, self._provided = _parameters(kind, function, handlers.provided)
-        for name, provider in self._provided.items():
-            if provider.is_async and not self.is_async:
-                msg = f"handler of {quoted(kind)}: is not async, but the provider of {name!r} is"
-                raise ValueError(msg)
-        self._takes_payload = len(parameters) == MAX_PARAMETERS
-        self._types_task = _payload_of_task(function, parameters[0]) is not None
-        self._decode = _decoder(kind, function, parameters, self._codec)
+        signature = Signature(kind, function, handlers.provided, many=batch is not None)
+        self._provided = signature.provided(is_async=self.is_async)
+        self._takes_payload = len(signature.own) == MAX_PARAMETERS
+        self._types_task = signature.payload_of_task is not None
+        payload = signature.payload()
+        self._decode = signature.decoder(payload, self._codec)
+        if batch is not None:
+            batch.check_field(kind, payload)
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -374,14 +359,65 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             ValueError: If it does not fit, or the annotation cannot be read.
         """
         annotation = hint(self.function, "return", inspect.signature(self.function).return_annotation)
+        if self.batch is not None:
+            annotation = result_type(annotation)
         return self._codec.decoder(annotation)(stored)
 
+    def batch_key(self, task: Task) -> Hashable:
+        """Return the key of a task for `batch_by`; None for a payload that `run_batch` rejects.
+
+        Raises:
+            Exception: Any exception of the application's function.
+        """
+        if self.batch is None or self.batch.by is None:
+            return None
+        try:
+            payload = task.payload if self._decode is None else self._decode(task.payload)
+        except ValueError:
+            return None
+        return self.batch.key(_with_payload(task, payload))
+
+    def run_batch(self, tasks: Sequence[Task]) -> list[Any]:
+        """Run tasks in one call, in this thread; return the result or the exception of each.
+
+        Raises:
+            ValueError: If the function does not return a list with one element for each task.
+        """
+        batch = BatchInput(self.kind, tasks, self._arguments)
+        if not batch.arguments:
+            return batch.answers([])
+        call: Callable[[], Any] = partial(self._called, batch.arguments)
+        for around in reversed(self._middleware):
+            call = partial(around, call, batch.arguments[0])
+        for task in tasks:
+            self._rule(task)
+        return batch.answers(call())
+
+    async def run_batch_async(self, tasks: Sequence[Task]) -> list[Any]:
+        """Run tasks in one call, in this coroutine, as `run_batch` does.
+
+        Raises:
+            ValueError: As in `run_batch`.
+            Retry: If the function took longer than `max_run_seconds`.
+        """
+        batch = BatchInput(self.kind, tasks, self._arguments)
+        if not batch.arguments:
+            return batch.answers([])
+        call: Callable[[], Awaitable[Any]] = partial(self._called_async, batch.arguments)
+        for around in reversed(self._middleware):
+            call = partial(_awaited, around, call, batch.arguments[0])
+        for task in tasks:
+            self._rule(task)
+        return batch.answers(await _limited(call, self.max_run_seconds))
+
     def run(self, task: Task) -> Any:
-        """Run a task in this thread.
+        """Run a task in this thread; of a batch handler, as a batch of one.
 
         Raises:
             Reject: If the payload does not fit.
         """
+        if self.batch is not None:
+            return only_answer(self.run_batch([task]))
         call: Callable[[], Any] = partial(self._call, task)
         for around in reversed(self._middleware):
             call = partial(around, call, task)
@@ -395,6 +431,8 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             Reject: As in `run`.
             Retry: If the function took longer than `max_run_seconds`.
         """
+        if self.batch is not None:
+            return only_answer(await self.run_batch_async([task]))
         call: Callable[[], Awaitable[Any]] = partial(self._call_async, task)
         for around in reversed(self._middleware):
             call = partial(_awaited, around, call, task)
@@ -402,7 +440,9 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         return await _limited(call, self.max_run_seconds)
 
     def _call(self, task: Task) -> Any:
-        arguments = self._arguments(task)
+        return self._called(self._arguments(task))
+
+    def _called(self, arguments: tuple[Any, ...]) -> Any:
         if not self._provided:
             return self.function(*arguments)
         with ExitStack() as stack:
@@ -413,7 +453,9 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             return self.function(*arguments, **given)
 
     async def _call_async(self, task: Task) -> Any:
-        arguments = self._arguments(task)
+        return await self._called_async(self._arguments(task))
+
+    async def _called_async(self, arguments: tuple[Any, ...]) -> Any:
         async with AsyncExitStack() as stack:
             given = {name: await provider.enter(stack) for name, provider in self._provided.items()}
             if self._awaits_function:
@@ -492,6 +534,43 @@ class Registers(Protocol):
         """
 
 
+class RegistersBatch(Protocol):
+    """The decorator that `Handlers.on(..., batch=...)` returns, for functions of lists, async or not."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[Tasks[Any], list[PayloadT]], Later[ResultT]]
+    ) -> Handler[PayloadT, Coroutine[Any, Any, ResultT]]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[[Tasks[PayloadT]], Later[ResultT]]
+    ) -> Handler[PayloadT, Coroutine[Any, Any, ResultT]]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[[Tasks[Any], list[PayloadT]], Answers[ResultT]]
+    ) -> Handler[PayloadT, ResultT]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[[Tasks[PayloadT]], Answers[ResultT]]
+    ) -> Handler[PayloadT, ResultT]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Tasks[Any], list[PayloadT], ...], Later[ResultT]]
+    ) -> Handler[PayloadT, Coroutine[Any, Any, ResultT]]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Tasks[Any], list[PayloadT], ...], Answers[ResultT]]
+    ) -> Handler[PayloadT, ResultT]: ...
+
+    def __call__(self, function: Callable[..., Any]) -> Handler[Any, Any]:
+        """Register a function, as `Registers` does."""
+
+
 class Handlers(CoroutineRunner):
     """A runner that calls the function of each task's kind. Pass it to a `Worker`, or to `freshq work`.
 
@@ -553,23 +632,59 @@ class Handlers(CoroutineRunner):
         if wrong:
             msg = f"middleware: must be functions of call and task, got {wrong[0]}"
             raise ValueError(msg)
-        self.provided = {provided: _provider(provided, make) for provided, make in (provide or {}).items()}
+        self.provided = {provided: provider_of(provided, make) for provided, make in (provide or {}).items()}
         self.loop = OwnLoop()
         self._handlers: dict[str, Handler[Any, Any]] = {}
+
+    @overload
+    def on(
+        self,
+        kind: str,
+        *,
+        max_attempts: AttemptLimit = ...,
+        max_run_seconds: float | None = ...,
+        backoff: Backoff | None = ...,
+        **defaults: Unpack[KindDefaults],
+    ) -> Registers: ...
+
+    @overload
+    def on(
+        self,
+        kind: str,
+        *,
+        batch: int,
+        within_seconds: float | None = ...,
+        batch_by: BatchBy | None = ...,
+        max_attempts: AttemptLimit = ...,
+        max_run_seconds: float | None = ...,
+        backoff: Backoff | None = ...,
+        **defaults: Unpack[KindDefaults],
+    ) -> RegistersBatch: ...
 
     def on(
         self,
         kind: str,
         *,
+        batch: int | None = None,
+        within_seconds: float | None = None,
+        batch_by: BatchBy | None = None,
         max_attempts: AttemptLimit = QUEUES,
         max_run_seconds: float | None = None,
         backoff: Backoff | None = None,
         **defaults: Unpack[KindDefaults],
-    ) -> Registers:
+    ) -> Registers | RegistersBatch:
         """Return a decorator that registers a function for the tasks of a kind.
 
         Args:
             kind: The kind, as in `put(..., kind=...)`.
+            batch: The function takes a list of up to this many tasks, and returns a list with a result for
+                each, in order, or a `Retry`, a `Reject`, a `Busy` or another exception, which ends the
+                attempt of that task only. An exception that it raises ends the attempt of each. None for a
+                function of one task.
+            within_seconds: With `batch`: how long a task waits for others at most, 0 or more; None for 0.05.
+                It never waits for longer than its deadline leaves after the usual time of a run.
+            batch_by: With `batch`: only tasks with the same key share a call. A function that returns the key
+                of a task, or the name of a field of the payload. None: all tasks of the kind.
             max_attempts: Attempts after which a failed task is a dead letter, instead of the queue's limit;
                 "queue" for that limit, None to try until it succeeds or goes stale. Where a lease expires,
                 because a worker died, the queue's limit counts.
@@ -581,22 +696,11 @@ class Handlers(CoroutineRunner):
 
         Raises:
             ValueError: If an argument is wrong, the kind has a function, or the function cannot be called
-                with a task, or with a task and a payload.
+                with a task, or with a task and a payload; with `batch`, with lists of them.
         """
-        if not isinstance(kind, str) or not kind:
-            msg = f"kind: must be a non-empty string, got {quoted(kind)}"
-            raise ValueError(msg)
-        if max_attempts is not None and max_attempts != QUEUES:
-            checked_count("max_attempts", max_attempts)
-        if max_run_seconds is not None:
-            checked_seconds("max_run_seconds", max_run_seconds, above_zero=True)
-        given: object = backoff
-        if not isinstance(given, Backoff | None):
-            msg = f"backoff: must be a freshq.Backoff, got {type(given).__name__}"
-            raise ValueError(msg)
-        rules: dict[str, Any] = {"max_attempts": max_attempts, "max_run_seconds": max_run_seconds}
-        rules |= {"backoff": backoff, "defaults": checked_defaults(defaults)}
-        return partial(self._add, kind, rules)
+        rules = _checked_rules(kind, max_attempts, max_run_seconds, backoff)
+        rules["batch"] = checked_batch(batch, within_seconds, batch_by)
+        return partial(self._add, kind, rules | {"defaults": checked_defaults(defaults)})
 
     def _add(self, kind: str, rules: dict[str, Any], function: Callable[..., Any]) -> Handler[Any, Any]:
         if isinstance(function, Handler):  # of another kind, too
@@ -608,7 +712,7 @@ class Handlers(CoroutineRunner):
             raise ValueError(
                 "max_run_seconds: only an async function can be cancelled; for others, set the worker's"
             )
-        handler: Handler[Any, Any] = Handler(self, kind, _checked_function(kind, function), **rules)
+        handler: Handler[Any, Any] = Handler(self, kind, checked_function(kind, function), **rules)
         self._handlers[kind] = handler
         return handler
 
@@ -665,8 +769,56 @@ class Handlers(CoroutineRunner):
             return None
         return started_on(self.loop.get if loop is None else lambda: loop, partial(handler.run_async, task))
 
+    @property
+    @override
+    def batch_rules(self) -> Mapping[str, BatchRule]:
+        given = ((kind, handler.batch) for kind, handler in self._handlers.items())
+        return {kind: batch.rule for kind, batch in given if batch is not None}
 
-async def _awaited(around: Middleware, call: Callable[[], Any], task: Task) -> Any:
+    @override
+    def batch_key(self, task: Task) -> Hashable:
+        return self._handlers[task.kind or ""].batch_key(task)
+
+    @override
+    def run_batch(self, tasks: Sequence[Task]) -> Sequence[Any]:
+        if (coroutine := self.start_batch(tasks)) is not None:
+            answers: Sequence[Any] = result_of(coroutine)
+            return answers
+        return self._handlers[tasks[0].kind or ""].run_batch(tasks)
+
+    @override
+    def start_batch(
+        self, tasks: Sequence[Task], loop: asyncio.AbstractEventLoop | None = None
+    ) -> Future[Any] | None:
+        handler = self._handlers[tasks[0].kind or ""]
+        if not handler.is_async:
+            return None
+        run = partial(handler.run_batch_async, tasks)
+        return started_on(self.loop.get if loop is None else lambda: loop, run)
+
+
+def _checked_rules(
+    kind: str, max_attempts: AttemptLimit, max_run_seconds: float | None, backoff: object
+) -> dict[str, Any]:
+    """Return the rules of a kind by name.
+
+    Raises:
+        ValueError: If one is wrong.
+    """
+    if not isinstance(kind, str) or not kind:
+        msg = f"kind: must be a non-empty string, got {quoted(kind)}"
+        raise ValueError(msg)
+    if max_attempts is not None and max_attempts != QUEUES:
+        checked_count("max_attempts", max_attempts)
+    if max_run_seconds is not None:
+        checked_seconds("max_run_seconds", max_run_seconds, above_zero=True)
+    if not isinstance(backoff, Backoff | None):
+        msg = f"backoff: must be a freshq.Backoff, got {type(backoff).__name__}"
+        raise ValueError(msg)
+    return {"max_attempts": max_attempts, "max_run_seconds": max_run_seconds, "backoff": backoff}
+
+
+async def _awaited(around: Middleware, call: Callable[[], Any], task: Any) -> Any:
     """Return the result of a middleware around a coroutine; the middleware may be async or not."""
     result = around(call, task)
     return await result if inspect.isawaitable(result) else result
@@ -693,134 +845,3 @@ def _with_payload(task: Task, payload: Any) -> Task:
     copy = changed(task, payload=payload)
     keep_run(copy, task)
     return copy
-
-
-def _provider(provided: type, make: Callable[[], Any]) -> _Provider:
-    """Return the opener for arguments of a type.
-
-    Raises:
-        ValueError: If `make` is not a function without arguments.
-    """
-    name = getattr(provided, "__name__", provided)
-    try:
-        inspect.signature(make).bind()
-    except TypeError:
-        msg = f"provide: {name}: must be a function without arguments"
-        raise ValueError(msg) from None
-    if is_async_generator(make):
-        return _Provider(asynccontextmanager(make), is_async=True)
-    if inspect.isgeneratorfunction(make):
-        return _Provider(contextmanager(make), is_async=False)
-
-    @contextmanager
-    def made() -> Iterator[Any]:
-        yield make()
-
-    @asynccontextmanager
-    async def awaited() -> AsyncIterator[Any]:
-        yield await make()
-
-    return _Provider(awaited, is_async=True) if is_async(make) else _Provider(made, is_async=False)
-
-
-def _checked_function(kind: str, function: object) -> Callable[..., Any]:
-    """Return a function.
-
-    Raises:
-        ValueError: If it is not a function, or is an async generator.
-    """
-    if not callable(function):
-        msg = f"handler of {quoted(kind)}: must be a function, got {type(function).__name__}"
-        raise ValueError(msg)
-    if is_class(function):
-        msg = f"handler of {quoted(kind)}: must be a function, got the class {function!r}"
-        raise ValueError(msg)
-    if is_async_generator(function):
-        msg = f"handler of {quoted(kind)}: is an async generator; return a value, do not yield"
-        raise ValueError(msg)
-    return function
-
-
-def _parameters(
-    kind: str, function: Callable[..., Any], provided: Mapping[type, _Provider]
-) -> tuple[list[inspect.Parameter], dict[str, _Provider]]:
-    """Return the parameters of a function for the task and its payload, and the provided ones by name.
-
-    Raises:
-        ValueError: If there are neither one nor two parameters besides the provided ones.
-    """
-    parameters = list(inspect.signature(function).parameters.values())
-    opened = {each.name: _provider_of(function, each, provided) for each in parameters[1:] if provided}
-    by_name = {name: provider for name, provider in opened.items() if provider is not None}
-    own = _positional([each for each in parameters if each.name not in by_name])
-    problem = _problem_of(function, own, provides=bool(by_name))
-    if problem is not None:
-        msg = f"handler of {quoted(kind)}: {problem}"
-        raise ValueError(msg)
-    return own, by_name
-
-
-def _problem_of(function: Callable[..., Any], own: list[inspect.Parameter], *, provides: bool) -> str | None:
-    """Return what is wrong with the parameters besides the provided ones; None if nothing is."""
-    if own and (problem := misses_task(function, own)):
-        return problem
-    if provides and len(own) != MAX_PARAMETERS:
-        return "must take a task and a payload before its provided arguments"
-    if not 1 <= len(own) <= MAX_PARAMETERS:
-        return "must take a task, or a task and a payload"
-    return None
-
-
-def _positional(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Return the parameters if they can be passed by position, otherwise none."""
-    try:
-        inspect.Signature(parameters).bind(*parameters)
-    except TypeError:
-        return []
-    return parameters
-
-
-def _provider_of(
-    function: Callable[..., Any], parameter: inspect.Parameter, provided: Mapping[type, _Provider]
-) -> _Provider | None:
-    try:
-        annotation = hint(function, parameter.name, parameter.annotation)
-    except Exception:  # noqa: BLE001 - for the payload's parameter, it is raised later
-        return None
-    is_hashable = isinstance(annotation, Hashable)
-    return (
-        provided.get(annotation) if is_hashable and parameter.kind is not parameter.POSITIONAL_ONLY else None
-    )
-
-
-def _payload_of_task(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """Return the type in the annotation `Task[...]` of a first parameter; None if there is none."""
-    try:
-        annotation = hint(function, parameter.name, parameter.annotation)
-    except Exception:  # noqa: BLE001 - it may name imports for type checkers only
-        return None
-    return get_args(annotation)[0] if get_origin(annotation) is Task else None
-
-
-def _decoder(
-    kind: str, function: Callable[..., Any], parameters: Sequence[inspect.Parameter], codec: Codec
-) -> Callable[[Any], Any] | None:
-    """Return the decoder of a function's payload; None if its type is unknown.
-
-    Raises:
-        ValueError: If its annotation cannot be read, or `Task[...]` names another type.
-    """
-    of_task = _payload_of_task(function, parameters[0])
-    if len(parameters) == 1:
-        return None if of_task is None else codec.decoder(of_task)
-    try:
-        annotation = hint(function, parameters[1].name, parameters[1].annotation)
-        decode = codec.decoder(annotation)
-    except Exception as error:
-        msg = f"handler of {quoted(kind)}: the type of its payload cannot be read ({error})"
-        raise ValueError(msg) from error
-    if of_task not in (None, annotation):
-        types = f"{of_task} in the task's annotation and {annotation} in the payload's"
-        msg = f"handler of {quoted(kind)}: has two types of payload, {types}"
-        raise ValueError(msg)
-    return decode

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
@@ -14,14 +14,16 @@ from freshq.errors import LeaseLost, StoreError
 from freshq.model.answers import Claims
 from freshq.model.lifecycle import Settlement
 from freshq.worker.background import LeaseRenewal
+from freshq.worker.batches import WaitingRuns, answers_of
 from freshq.worker.executor import Executor, result_of
 from freshq.worker.loop import MIN_SECONDS, WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
-from freshq.worker.run import Phase, SerialCalls, TaskRuns, in_thread
+from freshq.worker.run import BatchRun, Phase, SerialCalls, TaskRuns, in_thread, runs_of
 from freshq.worker.runner import CoroutineRunner
 from freshq.worker.settle import (
     PendingSettlement,
     completed,
+    ends_of_batch,
     given_back,
     ran_once,
     released,
@@ -58,7 +60,7 @@ class LeaseLoop(WorkLoop):
     def __init__(
         self,
         queue: BaseQueue,
-        runner: Runner,
+        runner: Any,
         config: WorkerConfig,
         limits: StartLimits,
         end_request: EndRequest,
@@ -78,10 +80,13 @@ class LeaseLoop(WorkLoop):
         """
         super().__init__(queue, config, limits, end_request)
         self._event_loop = event_loop
-        self._runner = runner
+        self._runner: Any = runner
         self._codec = codec
         self._runs = TaskRuns(on_end=end_request.wake.set)
-        slots = config.concurrency if config.may_prefetch else None
+        self._waiting = WaitingRuns(queue, runner)
+        # With batches, claims foresee what fits, so nothing more is prefetched.
+        self._prefetches = config.may_prefetch and not self._waiting.rules
+        slots = config.concurrency if config.may_prefetch or self._waiting.rules else None
         self._executor = Executor(
             self._run, self._settle, self._runs.free_succeeded, slots, self._is_coroutine
         )
@@ -122,8 +127,19 @@ class LeaseLoop(WorkLoop):
         return min(self._config.concurrency, self._held())
 
     def _held(self) -> int:
-        """Return the number of tasks that occupy a slot or wait for one."""
-        return self._runs.occupied(self._config.concurrency + self._executor.prefetched())
+        """Return the number of slots that are occupied or that claimed tasks wait for."""
+        return self._runs.occupied(self._config.concurrency + self._prefetched())
+
+    def _prefetched(self) -> int:
+        return self._executor.prefetched() if self._prefetches else 0
+
+    def _room(self) -> int:
+        """Return the number of tasks that there is room for, besides prefetched ones."""
+        return self._waiting.room(self._config.concurrency - self._held())
+
+    @override
+    def _waits_for_tasks(self) -> bool:
+        return not self._fetcher.is_due and self._room() > 0
 
     @override
     def _is_busy(self) -> bool:
@@ -131,7 +147,7 @@ class LeaseLoop(WorkLoop):
 
     @override
     def _overrunning(self) -> int:
-        return len(self._runs.overrunning)
+        return len({run.batch or run for run in self._runs.overrunning})
 
     @override
     def _unfinished(self) -> Iterable[str]:
@@ -144,12 +160,23 @@ class LeaseLoop(WorkLoop):
         ended = self._runs.take_ended()
         if any(run.ended is Outcome.RELEASED for run in ended):  # the downstream is busy
             self._give_back_waiting(at_once=True)
-        self._executor.free(ended)
+        self._executor.free(self._over(ended))
         return [run.ended for run in ended if run.ended is not None and not run.given_back]
+
+    def _over(self, ended: Iterable[TaskRun]) -> Iterator[TaskRun | BatchRun]:
+        """Yield the calls whose runs have all ended."""
+        for run in ended:
+            if run.batch is None:
+                yield run
+                continue
+            run.batch.ended += 1
+            if run.batch.ended == len(run.batch.runs):
+                yield run.batch
 
     @override
     def _wait(self, seconds: float) -> None:
-        seconds = min(seconds, max(MIN_SECONDS, self._executor.patience_seconds()))
+        due_seconds = min(self._executor.patience_seconds(), self._waiting.left_seconds)
+        seconds = min(seconds, max(MIN_SECONDS, due_seconds))
         began = time.monotonic()
         super()._wait(seconds)
         if time.monotonic() - began > seconds + STALL_SECONDS:
@@ -162,8 +189,11 @@ class LeaseLoop(WorkLoop):
         super()._drain()
 
     def _give_back_waiting(self, *, at_once: bool) -> None:
-        """Release prefetched tasks that have waited too long, or all of them."""
-        runs = self._executor.take_waiting(at_once=at_once)
+        """Release claimed tasks that have waited too long for a slot, or all that have not begun."""
+        calls = self._executor.take_waiting(at_once=at_once)
+        if at_once:
+            calls += self._waiting.take_all()
+        runs = runs_of(calls)
         for run in runs:
             self._runs.settles(run)
         if runs:
@@ -174,13 +204,18 @@ class LeaseLoop(WorkLoop):
 
     @override
     def _start_what_fits(self) -> None:
+        self._executor.start(self._waiting.take_due())
         claims, limit = self._claim()
         now = self._queue.admin.now()
         for claim in claims:
             self._limits.started()
             self._breaker.probe(claim.token)
-        runs = [self._runs.begin(claim, now) for claim in claims]
-        self._executor.start(runs)
+        calls = self._waiting.add([self._runs.begin(claim, now) for claim in claims])
+        if claims and (crowd := self._held()) > self._config.concurrency + self._prefetched():
+            # Something waits for a slot, so none is kept for a batch that fills.
+            calls = [*self._waiting.take_all(), *calls]
+            self._waiting.crowded(crowd)
+        self._executor.start(calls)
         self._wake_executor()
         if len(claims) < limit:  # after the start, because it may read the store
             self._fetcher.found_few(len(claims), more=claims.more)
@@ -197,7 +232,7 @@ class LeaseLoop(WorkLoop):
             return Claims(), 0
         limit = 0
         try:
-            limit = self._limits.available(self._held()) + self._executor.prefetched()
+            limit = self._limits.available(*self._in_flight_and_room()) + self._prefetched()
             limit = int(min(limit, self._breaker.room()))
             self._had_room = limit > 0
             self._fetcher.begin()
@@ -213,6 +248,12 @@ class LeaseLoop(WorkLoop):
         self._tell(claims)
         return claims, limit
 
+    def _in_flight_and_room(self) -> tuple[int, int | None]:
+        """Return the number of tasks that run or wait here, and of those that there is room for."""
+        if not self._waiting.rules:
+            return self._held(), None
+        return self._runs.tasks(self._config.concurrency), self._room()
+
     def _tell(self, claims: Sequence[Claim]) -> None:
         with self._observing():
             now = self._queue.admin.now()
@@ -226,8 +267,11 @@ class LeaseLoop(WorkLoop):
         runs = [run for run in self._runs.running if run.phase is Phase.UNSETTLED]
         return any(run.claim.lease_until <= self._queue.admin.now() for run in runs)
 
-    def _run(self, run: TaskRun) -> None:
+    def _run(self, run: TaskRun | BatchRun) -> None:
         """Run a task in a thread of the executor, and have it settled; or start its coroutine."""
+        if isinstance(run, BatchRun):
+            self._run_batch(run)
+            return
         try:
             if run.given_back:
                 self._runs.end(run, Outcome.GIVEN_BACK)
@@ -258,8 +302,77 @@ class LeaseLoop(WorkLoop):
         self._runs.settles(run, frees_slot=end.outcome is Outcome.SUCCEEDED)
         if end.outcome is Outcome.SUCCEEDED:
             self._executor.free([run])
-        self._note_end(run, end)
+        self._note_ends([run], [end])
         self._executor.settle(self._pending(run, end, time.monotonic() - run.began))
+
+    def _run_batch(self, call: BatchRun) -> None:
+        """Run the tasks of a batch and have them settled, or start the coroutine of the call."""
+        if call.coroutine is None and self._end_request.at_once:
+            return  # given back: another worker may have them already
+        try:
+            if call.coroutine is None:
+                self._begin_batch(call)
+                if not call.started or self._start_batch(call):
+                    return
+            run = partial(answers_of, self._runner, call)
+            self._end_batch(
+                call, ends_of_batch(self._queue, call.started, run, self._codec, self._limits.may_retry)
+            )
+        except BaseException as error:  # noqa: BLE001 - raised by the loop
+            for each in call.runs:
+                if each.ended is None:
+                    self._runs.end(each, error)
+
+    def _begin_batch(self, call: BatchRun) -> None:
+        """Put back the tasks of a batch that must not start."""
+        lost, now = self._waiting.lost(call), self._queue.admin.now()
+        for run in call.runs:
+            end = self._must_not_start(run)
+            if run in lost or run.handle.lost is not None:
+                end = given_back(run.claim, "the lease was lost while the task waited for its batch")
+            if run.given_back:
+                self._runs.end(run, Outcome.GIVEN_BACK)
+            elif end is None:
+                call.started.append(run)
+                run.started, run.began = now, call.began
+            else:
+                self._runs.settles(run)
+                self._note_ends([run], [end])
+                self._executor.settle(self._pending(run, end, 0.0))
+        for run in call.started:
+            if run.claim.task.attempts == 1:
+                self._limits.first_attempt()
+
+    def _start_batch(self, call: BatchRun) -> bool:
+        """Start the coroutine of a call if it has one; return whether it did."""
+        if call.problem is not None or not self._is_coroutine(call):
+            return False
+        answer = self._runner.start_batch([run.claim.task for run in call.started], self._event_loop)
+        if answer is None:
+            return False
+        call.coroutine = answer
+        if call.unwanted_coroutine is not None:  # all runs were cancelled while it was started
+            answer.cancel()
+        answer.add_done_callback(lambda _answer: self._batch_returned(call))
+        return True
+
+    def _batch_returned(self, call: BatchRun) -> None:
+        """As `_returned`, for the runs of a batch."""
+        for run in call.started:
+            self._runs.settles(run)
+        self._answered_runs.add(call)
+
+    def _end_batch(self, call: BatchRun, ends: Sequence[RunEnd]) -> None:
+        """Have the runs of a batch settled in one call."""
+        run_seconds = time.monotonic() - call.began
+        self._waiting.ended(call.started[0].claim.task.kind, run_seconds)
+        together = list(zip(call.started, ends, strict=True))
+        for run, end in together:
+            self._runs.settles(run, frees_slot=end.outcome is Outcome.SUCCEEDED)
+        if all(end.outcome is Outcome.SUCCEEDED for end in ends):
+            self._executor.free([call])
+        self._note_ends(call.started, ends)
+        self._executor.settle(*(self._pending(run, end, run_seconds) for run, end in together))
 
     def _must_not_start(self, run: TaskRun) -> RunEnd | None:
         """Return how to put back a task that must not start; None if it may."""
@@ -267,14 +380,21 @@ class LeaseLoop(WorkLoop):
             return given_back(run.claim, "the worker has slowed down, because its runs fail")
         return too_late_to_run(self._queue, run.claim)
 
-    def _note_end(self, run: TaskRun, end: RunEnd) -> None:
-        """Tell the limits and the breaker how a run ended."""
-        if end.downstream_ok is not None:
-            self._limits.ended(downstream_ok=end.downstream_ok)
-        if end.retry_after_seconds is not None:
-            self._limits.slow_down(run.claim.task, end.retry_after_seconds)
+    def _note_ends(self, runs: Sequence[TaskRun], ends: Sequence[RunEnd]) -> None:
+        """Tell the limits and the breaker how a run ended, or a batch, which is one run for them."""
+        signals = {end.downstream_ok for end in ends}
+        if signals != {None}:
+            self._limits.ended(downstream_ok=False not in signals)
+        pushed_back = {
+            run.claim.task.group: (run.claim.task, end.retry_after_seconds)
+            for run, end in zip(runs, ends, strict=True)
+            if end.retry_after_seconds is not None
+        }
+        for task, seconds in pushed_back.values():
+            self._limits.slow_down(task, seconds)
         # A busy run spent no attempt, and has a backoff of its own.
-        self._tell_breaker(run, succeeded=None if end.outcome is Outcome.RELEASED else end.downstream_ok)
+        signals = {end.downstream_ok for end in ends if end.outcome is not Outcome.RELEASED}
+        self._tell_breaker(runs[0], succeeded=True in signals or (False if False in signals else None))
 
     def _tell_breaker(self, run: TaskRun, *, succeeded: bool | None) -> None:
         with self._observing():
@@ -286,8 +406,9 @@ class LeaseLoop(WorkLoop):
         unknown = runner.unknown_kind(run.claim.task) if isinstance(runner, CoroutineRunner) else None
         return None if unknown is None else released(run.claim, unknown)
 
-    def _is_coroutine(self, run: TaskRun) -> bool:
-        return isinstance(self._runner, CoroutineRunner) and self._runner.has_coroutine(run.claim.task)
+    def _is_coroutine(self, run: TaskRun | BatchRun) -> bool:
+        task = (run.runs[0] if isinstance(run, BatchRun) else run).claim.task
+        return isinstance(self._runner, CoroutineRunner) and self._runner.has_coroutine(task)
 
     def _start_coroutine(self, run: TaskRun) -> bool:
         """Start the coroutine of a task if it has one and may run now; return whether it did."""
@@ -374,7 +495,9 @@ class LeaseLoop(WorkLoop):
 
     def _overran(self, run: TaskRun, run_seconds: float) -> None:
         self.report.overran.append(run.claim.task.task_id)
-        self._tell_breaker(run, succeeded=False)
+        if run.batch is None or run is run.batch.started[0]:
+            self._tell_breaker(run, succeeded=False)
+        self._executor.free([run.batch or run])
         with self._observing():
             self._observer.overran(run.claim, run_seconds)
         self._end_request.wake.set()

@@ -63,12 +63,13 @@ class StartLimits:
         breaker: Slows the worker down while every run fails.
     """
 
-    def __init__(self, queue: BaseQueue, config: WorkerConfig) -> None:
+    def __init__(self, queue: BaseQueue, config: WorkerConfig, tasks_per_slot: int = 1) -> None:
         """Prepare the limits that the options set.
 
         Args:
             queue: Its store keeps the shared limits.
             config: The options.
+            tasks_per_slot: Maximum number of tasks that share a slot.
         """
         store, name = core_of(queue).store, queue.name
         self.awaits_token = False
@@ -80,22 +81,23 @@ class StartLimits:
             burst = max(1, round(config.rate_per_second))
             self._bucket = TokenBucket(config.rate_per_second, burst, time.monotonic())
         if config.limit is not None:
-            self._slots = SharedSlots(store, name, config.limit, config.concurrency)
+            self._slots = SharedSlots(store, name, config.limit, config.concurrency * tasks_per_slot)
         if config.shared_bucket is not None:
             self._tokens = SharedTokens(store, name, config.shared_bucket, core_of(queue).brakes)
         if config.retry_budget is not None:
             self._retries = SharedRetries(store, name, config.retry_budget)
 
-    def available(self, in_flight: int) -> int:
+    def available(self, in_flight: int, room: int | None = None) -> int:
         """Return the number of tasks that may start now.
 
         Args:
             in_flight: Tasks that this worker runs.
+            room: Number of further tasks that it has room for; None if each takes one of its slots.
 
         Raises:
             StoreError: If the store did not answer a request for shared slots or tokens.
         """
-        slots = self._concurrency - in_flight
+        slots = self._concurrency - in_flight if room is None else room
         if self._slots is not None:
             slots = min(slots, self._slots.free(in_flight, self._queue.admin.now()))
         tokens = slots
@@ -221,7 +223,9 @@ class ClaimBackoff:
         self.failed_claims = 0
 
     def run_was_busy(self) -> None:
-        """Back off because the downstream has no capacity."""
+        """Back off because the downstream has no capacity. Runs that say so together count as one."""
+        if self.active and self._busy_runs:
+            return
         self._busy_runs += 1
         self._begin(BUSY_BACKOFF, self._busy_runs)
 

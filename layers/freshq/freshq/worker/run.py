@@ -13,10 +13,10 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from freshq.model.task import RunHandle, give_handle
+from freshq.model.task import RunHandle, changed, give_handle, keep_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from freshq.errors import LeaseLost
     from freshq.model.answers import Claim
@@ -69,7 +69,7 @@ class TaskRun:
 
     Attributes:
         claim: The claim, with the lease as last extended.
-        started: When the run started, in seconds by the queue's clock.
+        started: When the run started, in seconds by the queue's clock; infinite while it waits for its batch.
         handle: Shared by the function that runs the task and the worker.
         stored: The last report that the store has.
         stored_at: When it was last written, by the queue's clock.
@@ -81,6 +81,7 @@ class TaskRun:
         has_slot: Whether it occupies a slot of the executor.
         given_back: Whether the worker released its task while it ran, and counted that; its end no longer
             counts.
+        batch: The call that it shares with other tasks; None if its function takes one task.
     """
 
     claim: Claim
@@ -94,6 +95,7 @@ class TaskRun:
     began: float = 0.0
     has_slot: bool = False
     given_back: bool = False
+    batch: BatchRun | None = None
 
     def __post_init__(self) -> None:
         """Let the function that runs the task report on it."""
@@ -122,10 +124,14 @@ class TaskRun:
             coroutine.cancel()
 
     def cancel(self, why: str) -> None:
-        """Ask the run to stop: its function sees `task.cancelled`, and a coroutine is cancelled."""
+        """Ask the run to stop: its function sees `task.cancelled`, and a coroutine is cancelled.
+
+        The coroutine of a batch is cancelled once all its runs are.
+        """
         self.handle.why_cancelled = why
-        if self.coroutine is not None:
-            self.coroutine.cancel()
+        coroutine = self.coroutine if self.batch is None else self.batch.unwanted_coroutine
+        if coroutine is not None:
+            coroutine.cancel()
 
     def lose(self, lost: LeaseLost) -> None:
         """Note that the claim no longer holds the task, and ask its function to stop.
@@ -162,8 +168,46 @@ class TaskRun:
         reported = self.handle.reported
         if reported is None:
             return self.claim
-        task = replace(self.claim.task, progress_fraction=reported.fraction, progress_step=reported.step)
+        claimed = self.claim.task
+        task = changed(claimed, progress_fraction=reported.fraction, progress_step=reported.step)
+        keep_run(task, claimed)
         return replace(self.claim, task=task)
+
+
+@dataclass(eq=False, slots=True)
+class BatchRun:
+    """One call of a handler for several tasks. It takes one slot, from its first task on.
+
+    Attributes:
+        runs: The runs of the tasks, all of one kind.
+        opened_at: When the first task came, by the monotonic clock.
+        problem: Why the handler cannot be called; None if it can.
+        coroutine: The future of the coroutine of the call; None if a thread makes it.
+        began: As in `TaskRun`.
+        has_slot: As in `TaskRun`.
+        started: The runs whose tasks the function gets; the others were put back.
+        ended: How many of the runs the claim loop has counted as ended.
+    """
+
+    runs: list[TaskRun]
+    opened_at: float
+    problem: BaseException | None = None
+    coroutine: Future[Any] | None = None
+    began: float = 0.0
+    has_slot: bool = False
+    started: list[TaskRun] = field(default_factory=list)
+    ended: int = 0
+
+    @property
+    def unwanted_coroutine(self) -> Future[Any] | None:
+        """Its coroutine if all its runs were cancelled; None if it has none, or some were not."""
+        is_wanted = any(run.handle.why_cancelled is None for run in self.started)
+        return None if is_wanted else self.coroutine
+
+
+def runs_of(calls: Iterable[TaskRun | BatchRun]) -> list[TaskRun]:
+    """Return the runs of calls."""
+    return [run for call in calls for run in ([call] if isinstance(call, TaskRun) else call.runs)]
 
 
 class TaskRuns:
@@ -196,7 +240,7 @@ class TaskRuns:
             return list(self._overrunning)
 
     def occupied(self, slots: int) -> int:
-        """Return the number of occupied slots.
+        """Return the number of occupied slots; the runs of a batch share one.
 
         A run that has succeeded frees its slot before it is settled, so that another task can be claimed in
         the meantime: at most as many runs as there are slots, and no run whose settlement failed.
@@ -204,6 +248,13 @@ class TaskRuns:
         Args:
             slots: Number of slots.
         """
+        with self._lock:
+            calls = {run.batch or run for run in self._running}
+            held = {run.batch or run for run in self._running if run.phase is not Phase.FREED}
+        return len(held) + max(0, len(calls) - len(held) - slots)
+
+    def tasks(self, slots: int) -> int:
+        """Return the number of tasks that run or wait here, as `occupied` counts slots."""
         with self._lock:
             freed = sum(run.phase is Phase.FREED for run in self._running)
             return len(self._running) - min(freed, slots)

@@ -32,19 +32,21 @@ from typing_extensions import override
 from freshq.errors import quoted
 from freshq.model.answers import error_text, raised_in_run
 from freshq.model.codec import JSON, Codec
-from freshq.model.task import Task
-from freshq.model.telemetry import guarded
+from freshq.model.task import Task, changed
+from freshq.model.telemetry import RunScope, guarded
 from freshq.stores.held import continue_from
 from freshq.worker.report import RUNNING
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
+    from contextlib import AbstractContextManager
     from types import ModuleType
 
     from freshq.model.answers import Busy
-    from freshq.model.telemetry import RunScope, Telemetry
+    from freshq.model.telemetry import Telemetry
+    from freshq.policy.batching import BatchRule
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import Connection
 
@@ -176,6 +178,69 @@ class CoroutineRunner(ABC):
             The future of its result; None if the task needs a thread, so that nothing was started.
         """
 
+    @property
+    def batch_rules(self) -> Mapping[str, BatchRule]:
+        """By kind: how its tasks share calls. Tasks of other kinds share none."""
+        return {}
+
+    def batch_key(self, task: Task) -> Hashable:  # noqa: ARG002
+        """Return the key of a task: only tasks of one kind and with equal keys share calls.
+
+        Raises:
+            Exception: Any exception of the application, which ends the attempt of the task.
+        """
+        return None
+
+    def run_batch(self, tasks: Sequence[Task]) -> Sequence[Any]:
+        """Run tasks of one kind and one key in one call, in this thread.
+
+        Returns:
+            For each task its result, or the exception that ends its attempt.
+
+        Raises:
+            Exception: What ends the attempt of each task.
+        """
+        return [self(task) for task in tasks]
+
+    def start_batch(
+        self,
+        tasks: Sequence[Task],  # noqa: ARG002
+        loop: asyncio.AbstractEventLoop | None = None,  # noqa: ARG002
+    ) -> Future[Any] | None:
+        """Start the coroutine of `run_batch`, as `start` does of a task."""
+        return None
+
+
+class DelegatingRunner(CoroutineRunner):
+    """A runner that does something around the runs of another one. Subclasses say what."""
+
+    def __init__(self, runner: CoroutineRunner) -> None:
+        """Run tasks by a runner."""
+        self.codec = runner.codec
+        self._runner = runner
+
+    @property
+    @override
+    def kinds(self) -> list[str] | None:
+        return self._runner.kinds
+
+    @override
+    def unknown_kind(self, task: Task) -> Busy | None:
+        return self._runner.unknown_kind(task)
+
+    @override
+    def has_coroutine(self, task: Task) -> bool:
+        return self._runner.has_coroutine(task)
+
+    @property
+    @override
+    def batch_rules(self) -> Mapping[str, BatchRule]:
+        return self._runner.batch_rules
+
+    @override
+    def batch_key(self, task: Task) -> Hashable:
+        return self._runner.batch_key(task)
+
 
 def codec_of(queue: BaseQueue, runner: object) -> Codec:
     """Return the codec for the results of a runner: its own if it has one, or the queue's.
@@ -259,11 +324,11 @@ def misses_task(function: Callable[..., Any], parameters: Sequence[inspect.Param
     name = getattr(function, "__name__", type(function).__name__)
     if first.name in ("self", "cls") and inspect.isfunction(function):
         return f"{name} is a method without its object; register a method of an instance, such as shop.{name}"
-    if not _fits_task(_readable_hint(function, first)):
+    if not fits_task(readable_hint(function, first)):
         payload = f"{first.name}: {_written(first.annotation)}"
         given = "the payload is task.payload" if others else f"write def {name}(task: Task, {payload})"
         return f"the first parameter gets the task, but {name} takes {payload} there; {given}"
-    payload_hint = _readable_hint(function, others[0]) if others else Any
+    payload_hint = readable_hint(function, others[0]) if others else Any
     if Task in (payload_hint, get_origin(payload_hint)):
         return f"the second parameter gets the payload, but {name} takes the task there; take the task first"
     return None
@@ -273,7 +338,7 @@ def _written(annotation: Any) -> str:
     return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
-def _readable_hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+def readable_hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     """Return the type of a parameter; `Any` if its annotation names imports for type checkers only."""
     try:
         return hint(function, parameter.name, parameter.annotation)
@@ -281,18 +346,18 @@ def _readable_hint(function: Callable[..., Any], parameter: inspect.Parameter) -
         return Any
 
 
-def _fits_task(annotation: Any) -> bool:
+def fits_task(annotation: Any) -> bool:
     """Return whether a parameter of a type may be given a task; True if that cannot be known."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return _fits_task(annotation.__origin__)
+        return fits_task(annotation.__origin__)
     if origin in (Union, UnionType):
-        return any(map(_fits_task, get_args(annotation)))
+        return any(map(fits_task, get_args(annotation)))
     if annotation is Any or origin is Literal:
         return annotation is Any
     cls = annotation if origin is None else origin
     if not isinstance(cls, type):  # a type variable, an alias
-        return not hasattr(cls, "__supertype__") or _fits_task(cls.__supertype__)
+        return not hasattr(cls, "__supertype__") or fits_task(cls.__supertype__)
     return getattr(cls, "_is_protocol", False) or issubclass(Task, cls) or issubclass(cls, Task)
 
 
@@ -398,47 +463,90 @@ def _current(scope: RunScope) -> Iterator[None]:
         RUNNING.reset(token)
 
 
-class InstrumentedCoroutines(CoroutineRunner):
+class InstrumentedCoroutines(DelegatingRunner):
     """A `CoroutineRunner` whose runs are known to the log and to telemetry, in threads and in coroutines."""
 
     def __init__(self, runner: CoroutineRunner, telemetry: Telemetry, contexts: RunContexts) -> None:
-        self.codec = runner.codec
+        super().__init__(runner)
         self._contexts = contexts
-        self._runner = runner
         self._telemetry = telemetry
-
-    @property
-    @override
-    def kinds(self) -> list[str] | None:
-        return self._runner.kinds
 
     @override
     def __call__(self, task: Task) -> Any:
         return _run(self._runner, self._telemetry, self._contexts, task)
 
     @override
-    def unknown_kind(self, task: Task) -> Busy | None:
-        return self._runner.unknown_kind(task)
-
-    @override
-    def has_coroutine(self, task: Task) -> bool:
-        return self._runner.has_coroutine(task)
-
-    @override
     def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
         if not self._runner.has_coroutine(task):
             return None
-        answer: Future[Any] | None = self._contexts.run(self._start, self._telemetry.run(task), task, loop)
+        start = partial(self._runner.start, task, loop)
+        answer: Future[Any] | None = self._contexts.run(_started, self._telemetry.run(task), start)
         return answer
 
-    def _start(
-        self, scope: RunScope, task: Task, loop: asyncio.AbstractEventLoop | None
+    @override
+    def run_batch(self, tasks: Sequence[Task]) -> Sequence[Any]:
+        scope, run = self._scope(tasks), partial(self._runner.run_batch, tasks)
+        answers: Sequence[Any] = self._contexts.run(_run_batch_in, scope, run)
+        return answers
+
+    @override
+    def start_batch(
+        self, tasks: Sequence[Task], loop: asyncio.AbstractEventLoop | None = None
     ) -> Future[Any] | None:
-        with _current(scope):  # the coroutine starts with a copy of this context
-            answer = self._runner.start(task, loop)
-        if answer is not None:
-            answer.add_done_callback(partial(_end, scope))
+        if not self._runner.has_coroutine(tasks[0]):
+            return None
+        start = partial(self._runner.start_batch, tasks, loop)
+        answer: Future[Any] | None = self._contexts.run(_started, self._scope(tasks), start)
         return answer
+
+    def _scope(self, tasks: Sequence[Task]) -> BatchScope:
+        return BatchScope(list(map(self._telemetry.run, tasks)))
+
+
+class BatchScope(RunScope):
+    """The runs of a batch: each has a span of its own. The call belongs to the first one.
+
+    Attributes:
+        task: The first task, under the ids of all, for the log.
+    """
+
+    def __init__(self, scopes: Sequence[RunScope]) -> None:
+        """Begin with the scope of each task, at least one."""
+        self._scopes = scopes
+        super().__init__(changed(scopes[0].task, task_id=", ".join(scope.task.task_id for scope in scopes)))
+
+    @property
+    @override
+    def trace_id(self) -> str | None:
+        return self._scopes[0].trace_id
+
+    @override
+    def current(self) -> AbstractContextManager[object]:
+        return self._scopes[0].current()
+
+    @override
+    def end(self, error: BaseException | None) -> None:
+        self.end_each([error] * len(self._scopes))
+
+    def end_each(self, answers: Sequence[Any]) -> None:
+        """End each run with its result or its exception."""
+        for scope, answer in zip(self._scopes, answers, strict=True):
+            scope.end(answer if isinstance(answer, BaseException) else None)
+
+
+def _run_batch_in(scope: BatchScope, run: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+    with _current(scope):
+        answers = run()
+    scope.end_each(answers)
+    return answers
+
+
+def _started(scope: RunScope, start: Callable[[], Future[Any] | None]) -> Future[Any] | None:
+    with _current(scope):  # the coroutine starts with a copy of this context
+        answer = start()
+    if answer is not None:
+        answer.add_done_callback(partial(_end, scope))
+    return answer
 
 
 def _end(scope: RunScope, answer: Future[Any]) -> None:
@@ -446,7 +554,10 @@ def _end(scope: RunScope, answer: Future[Any]) -> None:
         scope.end(CancelledRun("the run was cancelled"))
         return
     error = answer.exception()
-    scope.end(None if error is None else raised_in_run(error))
+    if error is None and isinstance(scope, BatchScope):
+        scope.end_each(answer.result())
+    else:
+        scope.end(None if error is None else raised_in_run(error))
 
 
 class CancelledRun(Exception):

@@ -104,30 +104,66 @@ def run_to_end(
     """Run a task, and return how it ended. Exceptions of the runner end only its attempt."""
     try:
         result = runner(run.claim.task)
-    except Busy as busy:
-        return released(run.claim, busy)
-    except Reject as reject:
-        end = _failed(run.claim_to_settle(), error_text(reject), downstream_ok=None)
-        return replace(end, settlement=replace(end.settlement, traceback=_cause_text(reject)))
-    except Retry as retry:
-        settlement = Settlement.retry(run.claim_to_settle(), *_delayed(retry))
-        return _retried(queue, run, replace(settlement, traceback=_cause_text(retry)), may_retry)
-    except BaseException as unexpected:  # noqa: BLE001 - logged; here SystemExit and the like are the runner's own
-        return _ended_by(queue, run, unexpected, may_retry)
+    except BaseException as raised:  # noqa: BLE001 - logged; here SystemExit and the like are the runner's own
+        return _ended_by(queue, run, raised, may_retry)
     return completed(run.claim_to_settle(), result, codec)
 
 
-def _ended_by(
-    queue: BaseQueue, run: TaskRun, unexpected: BaseException, may_retry: Callable[[], bool]
-) -> RunEnd:
-    """Return the end of a run whose exception is none of freshq's."""
+def ends_of_batch(
+    queue: BaseQueue,
+    runs: Sequence[TaskRun],
+    call: Callable[[list[Task]], Sequence[Any]],
+    codec: Codec,
+    may_retry: Callable[[], bool],
+) -> list[RunEnd]:
+    """Run tasks in one call, and return how each ended.
+
+    Args:
+        queue: The queue.
+        runs: The runs of the tasks.
+        call: Returns the result of each task, or the exception that ends its attempt. If it raises an
+            exception, that ends the attempt of each.
+        codec: Encodes results.
+        may_retry: Returns whether the retry budget allows a retry, and spends it.
+    """
+    for run in runs:
+        run.handle.shared_by = len(runs)
+    try:
+        answers = call([run.claim.task for run in runs])
+    except BaseException as raised:  # noqa: BLE001 - as in `run_to_end`
+        answers = [raised] * len(runs)
+    ends = [
+        _ended_by(queue, run, answer, may_retry)
+        if isinstance(answer, BaseException)
+        else completed(run.claim_to_settle(), answer, codec)
+        for run, answer in zip(runs, answers, strict=True)
+    ]
+    logged = set[int]()
+    for handle in (run.handle for run in runs):  # one traceback of an exception is enough
+        if id(handle.raised) in logged:
+            handle.raised = None
+        logged.add(id(handle.raised))
+    return ends
+
+
+def _ended_by(queue: BaseQueue, run: TaskRun, raised: BaseException, may_retry: Callable[[], bool]) -> RunEnd:
+    """Return the end of a run by an exception of the runner."""
+    claim = run.claim_to_settle()
+    if isinstance(raised, Busy):
+        return released(run.claim, raised)
+    if isinstance(raised, Reject):
+        end = _failed(claim, error_text(raised), downstream_ok=None)
+        return replace(end, settlement=replace(end.settlement, traceback=_cause_text(raised)))
+    if isinstance(raised, Retry):
+        settlement = Settlement.retry(claim, *_delayed(raised))
+        return _retried(queue, run, replace(settlement, traceback=_cause_text(raised)), may_retry)
     now = queue.admin.now()
-    if ends_chain(unexpected, run.claim.task):
-        return _shed(run.claim_to_settle(), unexpected, now)
-    if (pushed_back := busy_of(unexpected, now)) is not None:
+    if ends_chain(raised, run.claim.task):
+        return _shed(claim, raised, now)
+    if (pushed_back := busy_of(raised, now)) is not None:
         return released(run.claim, pushed_back)
-    settlement = Settlement.retry(run.claim_to_settle(), _unexpected(run, unexpected))
-    return _retried(queue, run, replace(settlement, traceback=traceback_text(unexpected)), may_retry)
+    settlement = Settlement.retry(claim, _unexpected(run, raised))
+    return _retried(queue, run, replace(settlement, traceback=traceback_text(raised)), may_retry)
 
 
 def _cause_text(ended: Exception) -> str | None:

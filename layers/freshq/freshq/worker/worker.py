@@ -10,9 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.errors import quoted
 from freshq.model.checks import checked_seconds
 from freshq.queue.base import blocking_queue
 from freshq.queue.core import core_of, transactions_of
+from freshq.worker.batches import batch_rules_of
 from freshq.worker.lease_loop import GIVE_BACK_SECONDS, LeaseLoop
 from freshq.worker.loop import EndRequest, StartLimits
 from freshq.worker.options import parse_worker_options
@@ -90,7 +92,6 @@ class Worker:
         """
         self._queue = blocking_queue(queue)
         self._config = parse_worker_options(options)
-        self._limits = StartLimits(self._queue, self._config)
         self._end_request = EndRequest()
         self._status = WorkerStatus()
         self._loop: WorkLoop | None = None
@@ -99,6 +100,12 @@ class Worker:
         if self._config.transaction:
             transactions_of(core_of(self._queue).store, "transaction")
         self._runner: Any = checked_runner(runner, transaction=self._config.transaction)
+        rules = batch_rules_of(runner)
+        if rules and self._config.at_most_once:
+            msg = f"at_most_once: not with batch handlers, such as that of {quoted(min(rules))}"
+            raise ValueError(msg)
+        largest = max((rule.size for rule in rules.values()), default=1)
+        self._limits = StartLimits(self._queue, self._config, largest)
         self._codec = codec_of(self._queue, self._runner)
 
     def __repr__(self) -> str:

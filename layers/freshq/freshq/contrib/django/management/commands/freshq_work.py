@@ -20,11 +20,12 @@ from freshq.worker.runner import CoroutineRunner, checked_runner
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from freshq.model.answers import Busy
     from freshq.model.task import Task
+    from freshq.policy.batching import BatchRule
     from freshq.queue.queue import Queue
 
 # Options of `freshq work`, which checks them; and their help.
@@ -164,6 +165,27 @@ class DjangoRunner(CoroutineRunner):
     @override
     def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
         return None if self._handlers is None else self._handlers.start(task, loop)
+
+    @property
+    @override
+    def batch_rules(self) -> Mapping[str, BatchRule]:
+        return {} if self._handlers is None else self._handlers.batch_rules
+
+    @override
+    def batch_key(self, task: Task) -> Hashable:
+        return None if self._handlers is None else self._handlers.batch_key(task)
+
+    @override
+    def run_batch(self, tasks: Sequence[Task]) -> Sequence[Any]:
+        with fresh_connections():
+            run = super().run_batch if self._handlers is None else self._handlers.run_batch
+            return run(tasks)
+
+    @override
+    def start_batch(
+        self, tasks: Sequence[Task], loop: asyncio.AbstractEventLoop | None = None
+    ) -> Future[Any] | None:
+        return None if self._handlers is None else self._handlers.start_batch(tasks, loop)
 
 
 def _runner() -> DjangoRunner:
