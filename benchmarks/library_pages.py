@@ -9,6 +9,7 @@ from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks import harness_page
 from benchmarks import overload_setting as setting
 from benchmarks.costs_page import (
     RATES_PER_SECOND,
@@ -101,7 +102,8 @@ def measurements_page() -> Sections:
     }
     return sections(
         "measurements", read=read, figures=figures_of, setting=setting, recovery=recovery, WAYS=WAYS,
-        passed_over_runs=passed_over_runs, chains=_chains(), DEADLINE=DEADLINE, DURABLE=DURABLE, **of_rates,
+        passed_over_runs=passed_over_runs, chains=_chains(), DEADLINE=DEADLINE, DURABLE=DURABLE,
+        harness_page=harness_page, **of_rates,
     )  # fmt: skip
 
 

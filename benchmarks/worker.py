@@ -180,13 +180,16 @@ def fill_peer(python: str, peer: str, where: str, tasks: int) -> str | None:
 class PeerProcess:
     """A process of a peer, whose lines `hear` takes in a thread."""
 
-    def __init__(self, python: str, verb: str, peer: str, where: str, number: int) -> None:
-        """Start it with the arguments of `benchmarks.peers`, and wait until it is ready.
+    # Arguments of the interpreter.
+    program: tuple[str, ...] = (PROGRAM,)
+
+    def __init__(self, python: str, verb: str, peer: str, where: str, *numbers: float) -> None:
+        """Start it with the arguments of its program, and wait until it is ready.
 
         Raises:
             RuntimeError: If it does not start.
         """
-        command = [python, PROGRAM, verb, peer, where, str(number)]
+        command = [python, *self.program, verb, peer, where, *map(str, numbers)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

