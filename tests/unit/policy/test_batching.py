@@ -85,6 +85,20 @@ def test_equal_runs_are_expected_to_take_what_they_took_and_changes_are_followed
     assert time.slack_seconds(10.0) == pytest.approx(5.0)
 
 
+def test_the_next_batch_is_claimed_shortly_before_the_end_of_a_regular_run() -> None:
+    time = RunTime()
+    assert time.ahead() == (math.inf, math.inf)
+    for _ in range(100):
+        time.ended(0.05)
+    assert time.ahead() == pytest.approx((0.04, 0.06))
+    for _ in range(100):
+        time.ended(0.02)
+    assert time.ahead() == pytest.approx((0.016, 0.024), abs=1e-5)
+    for run_seconds in (0.01, 0.5, 0.01, 0.5):
+        time.ended(run_seconds)
+    assert time.ahead() == (math.inf, math.inf)
+
+
 def test_a_pure_load_of_batches_fills_every_slot_in_one_claim() -> None:
     use = SlotUse([BatchRule(32, 0.05)])
     assert (use.room(3, 0), use.room(0, 5), use.room(1, 31), use.room(0, 0)) == (96, 5, 32, 0)

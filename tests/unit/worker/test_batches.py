@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import threading
 from collections import Counter
@@ -15,6 +16,7 @@ import pytest
 
 from freshq import Busy, GroupRule, GroupRules, Handlers, Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.model.answers import error_text
+from freshq.policy.batching import RunTime
 from freshq.policy.limits import ConcurrencyLimit
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
@@ -417,6 +419,59 @@ class TestWaiting:
                 queue.put(number, kind="embed", task_id=f"embed-{number}")
             wait_until(lambda: queue.stats().success == 8)
         assert sorted(map(len, batched.calls)) == [4, 4]
+
+
+class TestAhead:
+    """Batches that are claimed before a slot is free for them."""
+
+    @pytest.fixture(autouse=True)
+    def _ends_always(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let each run seem to be about to end."""
+        monkeypatch.setattr(RunTime, "ahead", lambda _time: (0.0, math.inf))
+
+    def hold(self, queue: Queue, seen: list[list[int]], **options: Any) -> InThread:
+        """Return a worker whose first call lasts until its release, and then 8 tasks are put."""
+
+        def answer(tasks: list[Task]) -> list[None]:
+            seen.append([task.payload for task in tasks])
+            assert len(seen) > 1 or work.release.wait(PATIENCE_SECONDS)
+            return [None for _ in tasks]
+
+        batched = Batched(answer, within_seconds=LONG_SECONDS)
+        options = {"concurrency": 1, "poll_seconds": 0.01, **options}
+        work = InThread(Worker(queue, batched.handlers, **options))
+        numbers(queue, 12)
+        return work
+
+    def test_the_next_batch_has_its_tasks_when_the_slot_is_free(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(BatchRun, "patience", 10_000)
+        seen = list[list[int]]()
+        with self.hold(queue, seen) as work:
+            wait_until(lambda: queue.stats().taken == 8)
+            assert (queue.stats().pending, seen) == (4, [[0, 1, 2, 3]])
+            work.release.set()
+            wait_until(lambda: queue.stats().success == 12)
+        assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+    def test_it_is_given_back_if_it_gets_no_slot(self, queue: Queue) -> None:
+        seen = list[list[int]]()
+        with self.hold(queue, seen) as work:
+            wait_until(lambda: work.worker.status().outcomes[Outcome.GIVEN_BACK] >= 4)
+            work.release.set()
+            wait_until(lambda: queue.stats().success == 12)
+        assert sorted(chain.from_iterable(seen)) == [*range(12)]
+        assert {each[3] for each in outcomes(queue, [f"embed-{number}" for number in range(12)])} == {1}
+
+    def test_a_limit_allows_none(self, queue: Queue) -> None:
+        seen = list[list[int]]()
+        with self.hold(queue, seen, rate_per_second=1000.0) as work:
+            wait_until(lambda: len(seen) == 1)
+            assert work.worker.status().running == 1
+            assert queue.stats().taken == 4
+            work.release.set()
+            wait_until(lambda: queue.stats().success == 12)
 
 
 class TestLimits:

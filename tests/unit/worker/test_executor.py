@@ -59,7 +59,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def run_of_task() -> Any:
-    return SimpleNamespace(has_slot=False)
+    return SimpleNamespace(patience=1, has_slot=False)
 
 
 def test_freed_slots_are_reported_before_the_runs_are_settled(watched: Watched) -> None:

@@ -17,6 +17,11 @@ DEVIATION_WEIGHT: Final = 1 / 4
 DEVIATIONS: Final = 4
 # The part of a task's time left that is kept for its run while no run has ended yet.
 UNKNOWN_RUN_PART: Final = 0.5
+# The next batch is claimed this long before the expected end of a run, or a part of the run's time if that
+# is less. None is claimed ahead if runs deviate by more than a part of their mean time.
+AHEAD_SECONDS: Final = 0.01
+AHEAD_PART: Final = 0.2
+MAX_DEVIATION: Final = 0.2
 # A sum of earlier claims that lacks this part of a task counts it as a whole one.
 ROUNDING: Final = 0.05
 # The weight of earlier claims beside the last one.
@@ -63,6 +68,14 @@ class RunTime:
         if self._mean is None:
             return max(0.0, left_seconds * (1 - UNKNOWN_RUN_PART))
         return max(0.0, left_seconds - self._mean - DEVIATIONS * self._deviation)
+
+    def ahead(self) -> tuple[float, float]:
+        """Return between which times of a run the next batch may be claimed, in seconds from its start."""
+        mean = self._mean
+        if mean is None or self._deviation > MAX_DEVIATION * mean:
+            return math.inf, math.inf
+        lead_seconds = min(AHEAD_SECONDS, AHEAD_PART * mean)
+        return mean - lead_seconds, mean + lead_seconds + DEVIATIONS * self._deviation
 
 
 @dataclass(eq=False, slots=True)

@@ -190,7 +190,7 @@ def answers_of(runner: Any, call: BatchRun, tasks: list[Task]) -> Sequence[Any]:
 class WaitingRuns:
     """The claimed tasks of a worker that wait for others to share a call. The claim loop owns it.
 
-    Only `ended` may be called by other threads.
+    Other threads may call only `begun`, `ended` and `lost`.
     """
 
     def __init__(self, queue: BaseQueue, runner: object) -> None:
@@ -208,6 +208,7 @@ class WaitingRuns:
         kinds = ["", *self.rules] if known is None else known
         self._use = SlotUse([self.rules.get(kind) for kind in kinds])
         self._run_times: defaultdict[str, RunTime] = defaultdict(RunTime)
+        self._running: dict[BatchRun, RunTime] = {}
 
     def room(self, free: int) -> int:
         """Return how many tasks may be claimed while some slots are free."""
@@ -215,8 +216,16 @@ class WaitingRuns:
 
     @property
     def left_seconds(self) -> float:
-        """Time until the next call is due; infinite if no task waits."""
-        return self._batches.due_at - time.monotonic() if self._batches else inf
+        """Time until a call is due, or a running one is about to end; infinite if neither is known."""
+        now = time.monotonic()
+        ends = (call.began + times.ahead()[0] for call, times in list(self._running.items()))
+        return min([self._batches.due_at, *(end for end in ends if end > now)]) - now
+
+    def ending(self) -> int:
+        """Return how many running calls are about to end: for them, batches may be claimed ahead."""
+        now = time.monotonic()
+        spans = ((now - call.began, times.ahead()) for call, times in list(self._running.items()))
+        return sum(first <= ran_seconds <= last for ran_seconds, (first, last) in spans)
 
     def add(self, runs: Iterable[TaskRun]) -> list[TaskRun | BatchRun]:
         """Add claimed tasks; return what need not wait: tasks without a batch, and full batches."""
@@ -258,9 +267,13 @@ class WaitingRuns:
         """Remove all batches, and return them, the earliest first."""
         return _calls(self._batches.take_all())
 
-    def ended(self, kind: str | None, run_seconds: float) -> None:
+    def begun(self, call: BatchRun) -> None:
+        """Note a call that runs."""
+        self._running[call] = self._run_times[call.runs[0].claim.task.kind or ""]
+
+    def ended(self, call: BatchRun, run_seconds: float) -> None:
         """Count the time that a call took."""
-        self._run_times[kind or ""].ended(run_seconds)
+        self._running.pop(call).ended(run_seconds)
 
     def lost(self, call: BatchRun) -> set[TaskRun]:
         """Extend the leases of a batch that has waited, in one call of the store; return the runs without.

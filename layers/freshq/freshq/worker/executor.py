@@ -277,8 +277,8 @@ class Executor:
     def patience_seconds(self) -> float:
         """Return the time after which `take_waiting` has tasks to return; infinite if none waits."""
         with self._lock:
-            waiting = next(self._waiting(), None)
-        return inf if waiting is None else max(0.0, waiting.began + MAX_WAIT_SECONDS - time.monotonic())
+            ends = [call.began + MAX_WAIT_SECONDS * call.patience for call in self._waiting()]
+        return max(0.0, min(ends, default=inf) - time.monotonic())
 
     def wait_again(self) -> None:
         """Restart the waits of tasks: the process was suspended, so the runs were not slow."""
@@ -294,8 +294,9 @@ class Executor:
             at_once: Whether to take all of them, or only tasks that have waited too long.
         """
         with self._lock:
-            since = inf if at_once else time.monotonic() - MAX_WAIT_SECONDS
-            late = [run for run in self._waiting() if run.began <= since]
+            now = inf if at_once else time.monotonic()
+            waiting = self._waiting()
+            late = [run for run in waiting if run.began + MAX_WAIT_SECONDS * run.patience <= now]
             for run in late:
                 self._claimed.remove(run)
             if late and not at_once:

@@ -84,8 +84,6 @@ class LeaseLoop(WorkLoop):
         self._codec = codec
         self._runs = TaskRuns(on_end=end_request.wake.set)
         self._waiting = WaitingRuns(queue, runner)
-        # With batches, claims foresee what fits, so nothing more is prefetched.
-        self._prefetches = config.may_prefetch and not self._waiting.rules
         slots = config.concurrency if config.may_prefetch or self._waiting.rules else None
         self._executor = Executor(
             self._run, self._settle, self._runs.free_succeeded, slots, self._is_coroutine
@@ -131,14 +129,19 @@ class LeaseLoop(WorkLoop):
         return self._runs.occupied(self._config.concurrency + self._prefetched())
 
     def _prefetched(self) -> int:
-        return self._executor.prefetched() if self._prefetches else 0
+        """Return the number of tasks that may be claimed beyond the free slots; with batches, of calls."""
+        if not self._config.may_prefetch:
+            return 0
+        return self._waiting.ending() if self._waiting.rules else self._executor.prefetched()
 
     def _room(self) -> int:
-        """Return the number of tasks that there is room for, besides prefetched ones."""
-        return self._waiting.room(self._config.concurrency - self._held())
+        """Return the number of tasks that there is room for if tasks of some kinds share calls."""
+        return self._waiting.room(self._config.concurrency + self._prefetched() - self._held())
 
     @override
     def _waits_for_tasks(self) -> bool:
+        if not self._waiting.rules:
+            return super()._waits_for_tasks()
         return not self._fetcher.is_due and self._room() > 0
 
     @override
@@ -232,7 +235,7 @@ class LeaseLoop(WorkLoop):
             return Claims(), 0
         limit = 0
         try:
-            limit = self._limits.available(*self._in_flight_and_room()) + self._prefetched()
+            limit = self._available()
             limit = int(min(limit, self._breaker.room()))
             self._had_room = limit > 0
             self._fetcher.begin()
@@ -248,11 +251,11 @@ class LeaseLoop(WorkLoop):
         self._tell(claims)
         return claims, limit
 
-    def _in_flight_and_room(self) -> tuple[int, int | None]:
-        """Return the number of tasks that run or wait here, and of those that there is room for."""
-        if not self._waiting.rules:
-            return self._held(), None
-        return self._runs.tasks(self._config.concurrency), self._room()
+    def _available(self) -> int:
+        """Return the number of tasks to claim."""
+        if self._waiting.rules:
+            return self._limits.available(self._runs.tasks(self._config.concurrency), self._room())
+        return self._limits.available(self._held()) + self._prefetched()
 
     def _tell(self, claims: Sequence[Claim]) -> None:
         with self._observing():
@@ -342,6 +345,8 @@ class LeaseLoop(WorkLoop):
         for run in call.started:
             if run.claim.task.attempts == 1:
                 self._limits.first_attempt()
+        if call.started:
+            self._waiting.begun(call)
 
     def _start_batch(self, call: BatchRun) -> bool:
         """Start the coroutine of a call if it has one; return whether it did."""
@@ -365,7 +370,7 @@ class LeaseLoop(WorkLoop):
     def _end_batch(self, call: BatchRun, ends: Sequence[RunEnd]) -> None:
         """Have the runs of a batch settled in one call."""
         run_seconds = time.monotonic() - call.began
-        self._waiting.ended(call.started[0].claim.task.kind, run_seconds)
+        self._waiting.ended(call, run_seconds)
         together = list(zip(call.started, ends, strict=True))
         for run, end in together:
             self._runs.settles(run, frees_slot=end.outcome is Outcome.SUCCEEDED)

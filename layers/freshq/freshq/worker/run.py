@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from freshq.model.task import RunHandle, changed, give_handle, keep_run
 
@@ -82,8 +82,10 @@ class TaskRun:
         given_back: Whether the worker released its task while it ran, and counted that; its end no longer
             counts.
         batch: The call that it shares with other tasks; None if its function takes one task.
+        patience: How long it waits for a slot, as a multiple of the usual time.
     """
 
+    patience: ClassVar[int] = 1
     claim: Claim
     started: float
     handle: RunHandle = field(default_factory=RunHandle)
@@ -187,8 +189,10 @@ class BatchRun:
         has_slot: As in `TaskRun`.
         started: The runs whose tasks the function gets; the others were put back.
         ended: How many of the runs the claim loop has counted as ended.
+        patience: As in `TaskRun`; more, because more would be claimed in vain.
     """
 
+    patience: ClassVar[int] = 5
     runs: list[TaskRun]
     opened_at: float
     problem: BaseException | None = None
