@@ -43,7 +43,7 @@ CONTENDERS: Final = ("freshq", *(name for name in ADAPTERS if name != "freshq"))
 SLOTS: Final = (8, 64, 256)
 # Tasks of a full queue: some seconds of work at each contender's speed with so many slots.
 TASKS: Final = {
-    "freshq": (4000, 6000, 6000), FUNCTIONS: (4000, 6000, 6000), "awa": (2500, 8000, 12_000),
+    "freshq": (6000, 10_000, 10_000), FUNCTIONS: (6000, 10_000, 10_000), "awa": (2500, 8000, 12_000),
     "oban": (4000, 5000, 5000), "procrastinate": (700, 700, 700),
 }  # fmt: skip
 POLL_SECONDS: Final = 0.05
