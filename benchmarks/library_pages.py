@@ -149,6 +149,8 @@ COUNTED: Final = {
     "connections": "connections at most",
 }
 VERBS: Final = ("put", "put_many(500)", "claim(1)", "claim(10)", "complete", "settle_many(10)")
+# Largest price of a run in a process of its own.
+ISOLATE_AIM_US: Final = 1000
 # Largest multiples of the floor.
 FLOOR_AIMS: Final = dict(zip(VERBS, (2.0, 2.8, 2.0, 2.5, 2.0, 2.5), strict=True))
 
@@ -218,9 +220,11 @@ def ratio_cell(contenders: Mapping[str, Any], name: str, slots: str) -> str:
 
 
 def floor_page() -> Sections:
-    """Return the section of docs/contributing/floor.md."""
-    result = read("floor")
-    return sections("floor", found=result["figures"], machine=result["machine"], aims=FLOOR_AIMS)
+    """Return the sections of docs/contributing/floor.md."""
+    verbs, runs = read("floor"), read("isolate")
+    of_verbs = sections("floor", found=verbs["figures"], machine=verbs["machine"], aims=FLOOR_AIMS)
+    of_runs = sections("isolate", found=runs["figures"], machine=runs["machine"], aim_us=ISOLATE_AIM_US)
+    return of_verbs | of_runs
 
 
 GROWTH_STORES: Final = {

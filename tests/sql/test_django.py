@@ -117,6 +117,15 @@ def test_puts_commit_and_roll_back_with_rows(site: Site) -> None:
     site.does("queue.purge(confirm=queue.name); print(0)")
 
 
+def test_runs_in_processes_of_their_own(site: Site) -> None:
+    puts = "queue.put('own', kind='greet', task_id='own'); queue.put('x', kind='aloud', task_id='later')"
+    site.does(f"User.objects.create(username='own'); {puts}; print(0)")
+    site.run("manage.py", "freshq_work", "--isolate", "--recycle-runs", "1", "--idle-exit-seconds", "0.2")
+    results = "print(json.dumps({task.task_id: task.result or task.error for task in queue.list()}))"
+    assert site.does(results) == {"own": "hello own", "later": "X"}
+    site.does("queue.purge(confirm=queue.name); print(0)")
+
+
 def test_the_admin_lists_redrives_and_cancels(site: Site) -> None:
     found = site.does(ADMIN)
     assert found == {

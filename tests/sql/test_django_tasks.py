@@ -396,10 +396,13 @@ found["signals"] = sorted(user.username for user in User.objects.all())
 """
 
 
-def test_a_worker_runs_tasks_of_django_and_handlers_of_all_queues(site: Site) -> None:
+@pytest.mark.parametrize("options", [(), ("--isolate",)], ids=["threads", "isolate"])
+def test_a_worker_runs_tasks_of_django_and_handlers_of_all_queues(
+    site: Site, options: tuple[str, ...]
+) -> None:
     ids = facts(site, BEGUN)
     work = ("manage.py", "freshq_work", "--idle-exit-seconds", "0.5")
-    printed = site.run(*work, "--processes", "2", "--concurrency", "default=2")
+    printed = site.run(*work, "--processes", "2", "--concurrency", "default=2", *options)
     assert '"queues": {"default": 2, "mail": 3, "brief": 3}' in printed
     found = facts(site, ENDED % ids)
     assert found.pop("signals") == sorted(
@@ -425,7 +428,7 @@ def test_a_worker_runs_tasks_of_django_and_handlers_of_all_queues(site: Site) ->
         "plain": "LOUD",
         "gone": ["PENDING", 0],
     }
-    facts(site, "User.objects.all().delete(); queue.cancel('gone')")
+    facts(site, "User.objects.all().delete(); queue.purge(confirm=queue.name)")
 
 
 def test_the_task_of_a_killed_worker_runs_again(site: Site) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from benchmarks import floor, library_pages
+from benchmarks import floor, isolate, library_pages
 from benchmarks.library_pages import VERBS
 from benchmarks.render import markdown
 
@@ -31,9 +31,19 @@ def test_every_verb_has_a_time_beside_its_floor(tmp_path: Path) -> None:
 
 def test_a_ratio_above_its_aim_is_bold(monkeypatch: pytest.MonkeyPatch) -> None:
     verbs = {verb: {"freshq_us": 2.4, "floor_us": 1.0} for verb in VERBS}
-    figures = {"rounds": 5, "tasks": 1000, "databases": {"SQLite": verbs}}
+    slots = {"1": {"thread_us": 100.0, "process_us": 1200.0}, "4": {"thread_us": 100.0, "process_us": 500.0}}
+    figures = {"rounds": 5, "tasks": 1000, "databases": {"SQLite": verbs}, "slots": slots}
     result = {"figures": figures, "machine": {"python": "3.11", "load_before": 1.0}}
     monkeypatch.setattr(library_pages, "read", lambda _name: result)
     page = markdown(library_pages.floor_page()["floor", "ratios"])
     assert "| SQLite | put | 2.4 | 1.0 | **2.40** | 2.0 |" in page
     assert "| SQLite | claim(10) | 2.4 | 1.0 | 2.40 | 2.5 |" in page
+    page = markdown(library_pages.floor_page()["isolate", "price"])
+    assert "| 1 | 100 | 1200 | **1100** | 1,000 |" in page
+    assert "| 4 | 100 | 500 | 400 | 1,000 |" in page
+
+
+def test_a_run_in_a_process_is_measured_beside_a_thread() -> None:
+    found = isolate.microseconds(1, 200)
+    assert {*found} == {(slots, isolates) for slots in isolate.SLOTS for isolates in (False, True)}
+    assert all(found[slots, True] > 0 for slots in isolate.SLOTS)

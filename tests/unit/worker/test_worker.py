@@ -247,7 +247,7 @@ def test_the_default_observer_writes_to_the_log(clock: Clock, caplog: pytest.Log
         ("DEBUG", "task a claimed at age 26.000 s"),
         ("INFO", "task a succeeded after 1.000 s"),
         ("WARNING", "task a failed after 1.000 s: down"),
-        ("ERROR", "task a is still running after 30.000 s; its lease is no longer extended"),
+        ("ERROR", "task a ran longer than max_run_seconds, 30.000 s so far; its lease is no longer extended"),
         ("INFO", "order switched to newest first; oldest task 26.000 s old"),
     ]
 

@@ -374,8 +374,26 @@ def ends_chain(error: BaseException, task: Task) -> bool:
     return is_late and task.deadline is not None
 
 
+class ChildTraceback(Exception):
+    """The traceback of an exception of another process: the cause of its copy in this one.
+
+    Attributes:
+        text: The traceback.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
 def traceback_text(error: BaseException) -> str | None:
     """Return the traceback of an exception in a form that every store accepts; None if it cannot be read."""
+    for there in (error, error.__cause__):
+        if isinstance(there, ChildTraceback):
+            return storable_text(there.text)
     try:
         return storable_text("".join(traceback.format_exception(error)))
     except BaseException:  # noqa: BLE001 - the user's `__str__`

@@ -199,9 +199,12 @@ class RunHandle:
         max_attempts: Its attempts in all, set by its handler; QUEUES for the queue's, None for no limit.
         raised: The unexpected exception that ended it, for the log; None if there is none.
         shared_by: Tasks that are run by the same call, and share its time.
+        overran: Whether it was ended because it took too long.
     """
 
-    __slots__ = ("backoff", "lost", "max_attempts", "raised", "reported", "shared_by", "why_cancelled")
+    __slots__ = (
+        *("backoff", "lost", "max_attempts", "overran", "raised", "reported", "shared_by", "why_cancelled"),
+    )
 
     def __init__(self) -> None:
         self.reported: Progress | None = None
@@ -211,6 +214,7 @@ class RunHandle:
         self.max_attempts: AttemptLimit = QUEUES
         self.raised: BaseException | None = None
         self.shared_by = 1
+        self.overran = False
 
     def report(self, progress: Progress) -> None:
         """Note the progress of the run.

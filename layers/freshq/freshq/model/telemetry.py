@@ -81,6 +81,10 @@ class RunScope:
         """Return a block inside which code belongs to the run, and so do coroutines started there."""
         return _NOTHING
 
+    def elsewhere(self) -> Callable[[], AbstractContextManager[object]] | None:
+        """Return what makes the run current in another process; None if nothing is to be. It is pickled."""
+        return None
+
     def end(self, error: BaseException | None) -> None:
         """End the run.
 
@@ -326,6 +330,14 @@ class _GuardedScope(RunScope):
     @override
     def current(self) -> AbstractContextManager[object]:
         return self._failures.block("current", self._scope.current)
+
+    @override
+    def elsewhere(self) -> Callable[[], AbstractContextManager[object]] | None:
+        try:
+            return self._scope.elsewhere()
+        except Exception as error:  # noqa: BLE001 - logged
+            self._failures.note("elsewhere", error)
+            return None
 
     @override
     def end(self, error: BaseException | None) -> None:

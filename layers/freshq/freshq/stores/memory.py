@@ -11,10 +11,12 @@ from itertools import groupby, islice
 from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from sortedcontainers import SortedDict, SortedList
 from typing_extensions import override
 
+from freshq.errors import RefusedError
 from freshq.model.answers import PutOutcome
 from freshq.model.forks import new_rlock
 from freshq.model.lifecycle import claimed, new_token, put_over
@@ -443,13 +445,19 @@ class MemoryQueue:
         return line
 
 
+STORES: Final[WeakSet[MemoryPart]] = WeakSet()
+
+
 class MemoryPart(Store):
     """The base of the parts: the tasks, with the indexes that every change of a task keeps up to date."""
 
     counts_groups = True
+    # In a process of a run: the tasks are in the process of the worker, so that nobody would claim a put.
+    is_copy = False
 
     def __init__(self) -> None:
         self.place = object()
+        STORES.add(self)
         self._lock = new_rlock()
         self._tasks: dict[str, Task] = {}
         self._queues: defaultdict[str, MemoryQueue] = defaultdict(MemoryQueue)
@@ -470,8 +478,14 @@ class MemoryTasks(MemoryPart):
 
     @override
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
+        self._refuse_copy()
         with self._lock:
             return [self._insert(task) for task in tasks]
+
+    def _refuse_copy(self) -> None:
+        if self.is_copy:
+            msg = "a queue in memory is in the process of its worker, and this run in another; use a database"
+            raise RefusedError(msg)
 
     def _insert(self, task: Task) -> bool:
         if task.task_id in self._tasks:
@@ -481,6 +495,7 @@ class MemoryTasks(MemoryPart):
 
     @override
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutResult]:
+        self._refuse_copy()
         with self._lock:
             return [self._put_over(task, on_conflict) for task in tasks]
 

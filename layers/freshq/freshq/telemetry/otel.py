@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import time
 import traceback
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -34,7 +35,7 @@ with needs("otel"):
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from opentelemetry.context import Context
@@ -213,12 +214,37 @@ class RunSpan(RunScope):
         return trace.use_span(self._span, record_exception=False, set_status_on_exception=False)
 
     @override
+    def elsewhere(self) -> Callable[[], AbstractContextManager[object]]:
+        carrier: dict[str, str] = {}
+        W3C.inject(carrier, trace.set_span_in_context(self._span))
+        return partial(continued, carrier)
+
+    @override
     def end(self, error: BaseException | None) -> None:
         if error is not None:
             _fail(self._span, error)
             if self._span.is_recording() and not isinstance(error, EXPECTED):
                 self._span.add_event("exception", _exception(error))
         self._span.end()
+
+
+def continued(carrier: Mapping[str, str]) -> AbstractContextManager[object]:
+    """Return a block whose spans belong to a run of another process.
+
+    Args:
+        carrier: The context of the run, as W3C headers.
+    """
+    span = trace.get_current_span(W3C.extract(carrier))
+    _flush_at_exit()
+    return trace.use_span(span, record_exception=False, set_status_on_exception=False)
+
+
+@cache
+def _flush_at_exit() -> None:
+    """Have this process export its spans when it ends, before the next export is due."""
+    flush = getattr(trace.get_tracer_provider(), "force_flush", None)
+    if flush is not None:
+        atexit.register(flush)
 
 
 def _note_put(span: Span, receipts: Sequence[Receipt]) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import sys
 import time
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
+from pickle import PicklingError
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -34,7 +36,7 @@ from freshq.policy.retry import QUEUES, Backoff
 from freshq.queue.base import blocking_queue
 from freshq.worker.batches import BatchInput, checked_batch, only_answer
 from freshq.worker.executor import OwnLoop, result_of, started_on
-from freshq.worker.runner import CoroutineRunner, hint, is_async
+from freshq.worker.runner import CoroutineRunner, hint, imported, is_async
 from freshq.worker.signatures import (
     MAX_PARAMETERS,
     Signature,
@@ -390,7 +392,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         for around in reversed(self._middleware):
             call = partial(around, call, batch.arguments[0])
         for task in tasks:
-            self._rule(task)
+            self.rule(task)
         return batch.answers(call())
 
     async def run_batch_async(self, tasks: Sequence[Task]) -> list[Any]:
@@ -407,7 +409,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         for around in reversed(self._middleware):
             call = partial(_awaited, around, call, batch.arguments[0])
         for task in tasks:
-            self._rule(task)
+            self.rule(task)
         return batch.answers(await _limited(call, self.max_run_seconds))
 
     def run(self, task: Task) -> Any:
@@ -421,7 +423,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         call: Callable[[], Any] = partial(self._call, task)
         for around in reversed(self._middleware):
             call = partial(around, call, task)
-        self._rule(task)
+        self.rule(task)
         return call()
 
     async def run_async(self, task: Task) -> Any:
@@ -436,7 +438,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         call: Callable[[], Awaitable[Any]] = partial(self._call_async, task)
         for around in reversed(self._middleware):
             call = partial(_awaited, around, call, task)
-        self._rule(task)
+        self.rule(task)
         return await _limited(call, self.max_run_seconds)
 
     def _call(self, task: Task) -> Any:
@@ -478,7 +480,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             task = _with_payload(task, payload)
         return (task, payload) if self._takes_payload else (task,)
 
-    def _rule(self, task: Task) -> None:
+    def rule(self, task: Task) -> None:
         """Tell the worker the rules of this kind for a failed run."""
         if (handle := handle_of(task)) is not None:
             handle.backoff, handle.max_attempts = self.backoff, self.max_attempts
@@ -716,6 +718,19 @@ class Handlers(CoroutineRunner):
         self._handlers[kind] = handler
         return handler
 
+    def __reduce__(self) -> tuple[Callable[[str, str], Any], tuple[str, str]]:
+        """Return where other processes find these handlers: a module, and their name in it.
+
+        Raises:
+            PicklingError: If no module has them.
+        """
+        modules = [*(each.function.__module__ for each in self._handlers.values()), *sys.modules]
+        for module in sorted(dict.fromkeys(modules), key=lambda name: name == "__main__"):
+            for name, value in list(vars(sys.modules.get(module, self)).items()):
+                if value is self:
+                    return imported, (module, name)
+        raise PicklingError("these handlers are not a global variable of a module")
+
     @property
     @override
     def kinds(self) -> list[str]:
@@ -756,6 +771,12 @@ class Handlers(CoroutineRunner):
         if self._rejects_unknown or (task.kind or "") in self._handlers:
             return None
         return UnknownKind(self._unknown(task.kind), task)
+
+    @override
+    def note_rules(self, task: Task) -> None:
+        handler = self._handlers.get(task.kind or "")
+        if handler is not None:
+            handler.rule(task)
 
     @override
     def has_coroutine(self, task: Task) -> bool:

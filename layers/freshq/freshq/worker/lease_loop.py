@@ -89,9 +89,9 @@ class LeaseLoop(WorkLoop):
             self._run, self._settle, self._runs.free_succeeded, slots, self._is_coroutine
         )
         self._answered_runs = SerialCalls("freshq-answers", self._run, self._have_settled)
-        self._renewal = LeaseRenewal(
-            queue, self._runs, config.poll_seconds, config.max_run_seconds, self._overran
-        )
+        # The processes of isolated runs are ended instead.
+        limit_seconds = None if config.isolate else config.max_run_seconds
+        self._renewal = LeaseRenewal(queue, self._runs, config.poll_seconds, limit_seconds, self._overran)
 
     @override
     @contextmanager
@@ -376,6 +376,7 @@ class LeaseLoop(WorkLoop):
             self._runs.settles(run, frees_slot=end.outcome is Outcome.SUCCEEDED)
         if all(end.outcome is Outcome.SUCCEEDED for end in ends):
             self._executor.free([call])
+        self._tell_killed(call.started)
         self._note_ends(call.started, ends)
         self._executor.settle(*(self._pending(run, end, run_seconds) for run, end in together))
 
@@ -449,7 +450,9 @@ class LeaseLoop(WorkLoop):
     def _run_to_end(self, run: TaskRun) -> RunEnd:
         if run.claim.task.attempts == 1:
             self._limits.first_attempt()
-        return run_to_end(self._queue, run, self._runner_of(run), self._codec, self._limits.may_retry)
+        end = run_to_end(self._queue, run, self._runner_of(run), self._codec, self._limits.may_retry)
+        self._tell_killed([run])
+        return end
 
     def _settle(self, pending: list[PendingSettlement]) -> None:
         """Settle runs; a separate thread retries those without an answer from the store."""
@@ -493,19 +496,29 @@ class LeaseLoop(WorkLoop):
 
     def _run_once(self, run: TaskRun) -> None:
         error, downstream_ok = ran_once(run.claim, self._runner_of(run))
+        self._tell_killed([run])
         self._limits.ended(downstream_ok=downstream_ok)
         self._tell_breaker(run, succeeded=downstream_ok)
         outcome = Outcome.SUCCEEDED if error is None else Outcome.FAILED
         self._settled(run, time.monotonic() - run.began, error, outcome)
 
     def _overran(self, run: TaskRun, run_seconds: float) -> None:
-        self.report.overran.append(run.claim.task.task_id)
         if run.batch is None or run is run.batch.started[0]:
             self._tell_breaker(run, succeeded=False)
         self._executor.free([run.batch or run])
+        self._tell_overran(run, run_seconds)
+        self._end_request.wake.set()
+
+    def _tell_killed(self, runs: Iterable[TaskRun]) -> None:
+        """Tell the observer about the runs that were ended because they took too long."""
+        for run in runs:
+            if run.handle.overran:
+                self._tell_overran(run, time.monotonic() - run.began)
+
+    def _tell_overran(self, run: TaskRun, run_seconds: float) -> None:
+        self.report.overran.append(run.claim.task.task_id)
         with self._observing():
             self._observer.overran(run.claim, run_seconds)
-        self._end_request.wake.set()
 
     @override
     def _give_back(self) -> None:

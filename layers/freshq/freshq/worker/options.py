@@ -30,6 +30,10 @@ class WorkerOptions(TypedDict, total=False):
     drain_seconds: float | None
     max_run_seconds: float | None
     give_up_seconds: float | None
+    isolate: bool
+    kill_grace_seconds: float
+    recycle_runs: int | None
+    recycle_mb: int | None
     at_most_once: bool
     transaction: bool
     observer: Observer | None
@@ -86,14 +90,37 @@ class WorkerConfig(BaseModel):
         None,
         gt=0,
         le=MAX_SECONDS,
-        description="Stop extending the lease of a task that runs longer, and free its slot. By default the "
-        "lease is extended while the task runs.",
+        description="Stop extending the lease of a task that runs longer, and free its slot; with `isolate`, "
+        "end its process, so that the attempt fails. By default the lease is extended while the task runs.",
     )
     give_up_seconds: float | None = Field(
         None,
         ge=0,
         le=MAX_SECONDS,
         description="Exit with the error if the store answers no claim for this time. By default, never.",
+    )
+    isolate: bool = Field(
+        default=False,
+        description="Run each task in a process that can be killed, one process for each slot. The runner "
+        "must be importable. Not with transaction.",
+    )
+    kill_grace_seconds: float = Field(
+        0.5,
+        ge=0,
+        le=MAX_SECONDS,
+        description="With isolate, the time that a cancelled run has to return, and again a process after "
+        "SIGTERM, before it is killed.",
+    )
+    recycle_runs: int | None = Field(
+        None,
+        ge=1,
+        description="With isolate, replace a process after this number of runs. Never by default.",
+    )
+    recycle_mb: int | None = Field(
+        None,
+        ge=1,
+        description="With isolate, replace a process after a run if its peak memory has reached this number "
+        "of mebibytes. Never by default.",
     )
     at_most_once: bool = Field(
         default=False,
@@ -108,6 +135,14 @@ class WorkerConfig(BaseModel):
     observer: Observer | None = Field(
         None, description="Receives the events of the run. By default they go to the log."
     )
+
+    @model_validator(mode="after")
+    def _has_processes(self) -> Self:
+        if self.transaction and self.isolate:
+            raise ValueError("isolate: not with transaction, whose connection belongs to this process")
+        if not self.isolate and (self.recycle_runs, self.recycle_mb) != (None, None):
+            raise ValueError("recycle_runs, recycle_mb: only with isolate, which has processes to replace")
+        return self
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

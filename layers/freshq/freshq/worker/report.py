@@ -255,7 +255,7 @@ class Observer(Protocol):
         del claim, outcome, run_seconds, error
 
     def overran(self, claim: Claim, run_seconds: float) -> None:
-        """Receive a run that exceeded `max_run_seconds`. It may still end and settle."""
+        """Receive a run that exceeded `max_run_seconds`. It may still settle, unless it was killed."""
         del claim, run_seconds
 
     def switched(self, switch: OrderSwitch) -> None:
@@ -371,7 +371,7 @@ class LoggingObserver(Observer):
     @override
     def overran(self, claim: Claim, run_seconds: float) -> None:
         logger.error(
-            "task %s is still running after %.3f s; its lease is no longer extended",
+            "task %s ran longer than max_run_seconds, %.3f s so far; its lease is no longer extended",
             claim.task.task_id,
             run_seconds,
             extra=log_fields(claim.task),

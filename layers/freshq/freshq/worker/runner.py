@@ -162,6 +162,9 @@ class CoroutineRunner(ABC):
         """Return why other workers should run a task; None if this runner should."""
         return None
 
+    def note_rules(self, task: Task) -> None:  # noqa: B027 - most have no rules
+        """Note with the run of a task, before it begins, which attempts may follow if it fails."""
+
     @abstractmethod
     def has_coroutine(self, task: Task) -> bool:
         """Return whether a coroutine runs a task, not a thread."""
@@ -255,6 +258,11 @@ def codec_of(queue: BaseQueue, runner: object) -> Codec:
         msg = f"codec: the queue has {name}, and its handlers have none; pass the same to Handlers(codec=...)"
         raise ValueError(msg)
     return own
+
+
+def imported(module: str, name: str) -> Any:
+    """Return a global variable of a module, which is imported if need be."""
+    return getattr(importlib.import_module(module), name)
 
 
 def load_runner(name: str, advice: str = "") -> Runner:

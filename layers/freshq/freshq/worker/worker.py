@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import as_completed, wait
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -107,6 +108,11 @@ class Worker:
         largest = max((rule.size for rule in rules.values()), default=1)
         self._limits = StartLimits(self._queue, self._config, largest)
         self._codec = codec_of(self._queue, self._runner)
+        self._processes: AbstractContextManager[object] = nullcontext()
+        if self._config.isolate:
+            from freshq.worker.isolate import IsolatedRunner  # noqa: PLC0415 - slow to load; most need it not
+
+            self._runner = self._processes = IsolatedRunner(self._runner, self._config, self._queue.admin.now)
 
     def __repr__(self) -> str:
         """Return the class and the queue, without secrets."""
@@ -150,6 +156,10 @@ class Worker:
                 immediately if the first claim finds no table, or meets another error that waiting does not
                 fix.
         """
+        with self._processes:
+            return self._run(until)
+
+    def _run(self, until: Until) -> RunReport:
         self._loop = loop = self._new_loop()
         self._end_request.asked_at = time.monotonic() if self._end_request.made else None
         # In a separate thread: a call to a store that does not answer cannot be interrupted.

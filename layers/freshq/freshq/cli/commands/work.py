@@ -58,8 +58,12 @@ OPERATION: Final = "Operation"
 FLAGS: Final = {
     "transaction": None,
     "at_most_once": None,
+    "isolate": None,
     "rate_per_second": LIMITS,
     "max_run_seconds": LIMITS,
+    "kill_grace_seconds": LIMITS,
+    "recycle_runs": LIMITS,
+    "recycle_mb": LIMITS,
     "poll_seconds": LIMITS,
     "drain_seconds": ENDS,
     "idle_exit_seconds": ENDS,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.db import close_old_connections
+from django.db import close_old_connections, connections
 from django.utils.module_loading import import_string
 from typing_extensions import override
 
@@ -35,6 +35,9 @@ OPTIONS: Final = {
     "limit-highest": "Upper bound. Between the bounds the limit adapts to push-back from the downstream.",
     "processes": "Number of processes. A process that dies is replaced.",
     "max-run-seconds": "Time limit of a run.",
+    "kill-grace-seconds": "With isolate, the time for a stopped run to end before it is killed.",
+    "recycle-runs": "With isolate, replace a process after this number of runs.",
+    "recycle-mb": "With isolate, replace a process whose peak memory has reached this many mebibytes.",
     "rate-per-second": "Maximum number of tasks to start per second.",
     "poll-seconds": "Longest pause between claims that find too few tasks.",
     "idle-exit-seconds": "End after this time without a task.",
@@ -45,6 +48,7 @@ OPTIONS: Final = {
     "status-seconds": "Time between two status lines of JSON.",
 }
 FLAGS: Final = {
+    "isolate": "Run each task in a process that can be killed.",
     "verbose": "Also print a line for each run.",
     "text": "Print lines for people, not JSON, into a file or pipe.",
     "dry-run": "Show the tasks that would be claimed, and claim none.",
@@ -131,6 +135,11 @@ class DjangoRunner(CoroutineRunner):
             self.codec = self._handlers.codec
         self._has_tasks = bool(task_backends())
 
+    @override
+    def __reduce__(self) -> tuple[Callable[[], DjangoRunner], tuple[()]]:
+        """Return how the processes of runs get it: they load the applications first."""
+        return _runner_elsewhere, ()
+
     def _is_of_django(self, task: Task) -> bool:
         if not self._has_tasks or (self._handlers is not None and task.kind in (self._handlers.kinds or ())):
             return False
@@ -157,6 +166,11 @@ class DjangoRunner(CoroutineRunner):
         if self._handlers is None or self._is_of_django(task):
             return None
         return self._handlers.unknown_kind(task)
+
+    @override
+    def note_rules(self, task: Task) -> None:
+        if self._handlers is not None and not self._is_of_django(task):
+            self._handlers.note_rules(task)
 
     @override
     def has_coroutine(self, task: Task) -> bool:
@@ -198,6 +212,14 @@ def _runner() -> DjangoRunner:
     name = Project.of_settings().handlers.replace(":", ".")
     named = import_string(name) if name else Handlers()
     return DjangoRunner(named if isinstance(named, CoroutineRunner) else checked_runner(named))
+
+
+def _runner_elsewhere() -> DjangoRunner:
+    """Return the runner in another process, whose forks share no connection with it."""
+    str(queue.name)  # sets Django up
+    runner = _runner()
+    connections.close_all()
+    return runner
 
 
 def _queues() -> list[Queue]:

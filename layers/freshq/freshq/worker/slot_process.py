@@ -1,0 +1,531 @@
+"""The processes of isolated slots: a template that imports the runner, and its forks, which run tasks."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from multiprocessing import process, spawn
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from typing_extensions import override
+
+from freshq.model.answers import Busy, Reject, Retry, error_text, traceback_text
+from freshq.model.task import Progress, RunHandle, Task, give_handle, keep_clock
+from freshq.worker.executor import OwnLoop, result_of
+from freshq.worker.runner import CoroutineRunner, RunContexts
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from freshq.errors import LeaseLost
+
+# A request to the template: fork, or signal; the number of the slot process; the signal.
+REQUEST: Final = struct.Struct("!BqB")
+FORK: Final = 0
+SIGNAL: Final = 1
+# Reports sent within the window; further ones are left out, so that a loop may report at each turn.
+REPORTS: Final = 20
+REPORT_SECONDS: Final = 0.02
+# The system tells peak memory in kibibytes, macOS in bytes.
+RSS_BYTES: Final = 1 if sys.platform == "darwin" else 1024
+MAX_TRACEBACK_CHARS: Final = 50_000
+PR_SET_PDEATHSIG: Final = 1
+# Returns the block that makes a run of the worker current in another process.
+RunBlock: TypeAlias = Callable[[], AbstractContextManager[object]]
+
+
+class Setup(NamedTuple):
+    """The pickled runner, and what makes the template like the worker's process.
+
+    `main` is for `multiprocessing.spawn.prepare`. `levels` are by name of the logger, "" for the root.
+    """
+
+    runner: bytes
+    main: dict[str, Any]
+    levels: dict[str, int]
+    disabled_level: int
+    prints_to_stderr: bool
+
+
+class Start(NamedTuple):
+    """A task or a batch to run, and the queue's time at a moment of the monotonic clock, which all share."""
+
+    number: int
+    tasks: list[Task]
+    is_batch: bool
+    now: float
+    since: float
+    block: RunBlock | None
+
+
+class Order(NamedTuple):
+    """Tells a run why each task should stop, and its lost lease; with `ends`, its process ends as well."""
+
+    number: int
+    states: list[tuple[str | None, LeaseLost | None]]
+    ends: bool
+
+
+class Report(NamedTuple):
+    """Progress of the task at a place of a batch."""
+
+    place: int
+    progress: Progress
+
+
+class Raised(NamedTuple):
+    """An exception of a runner: pickled if it can be read again, and in a form for every class.
+
+    `traceback` is that of its cause if it was raised on purpose.
+    """
+
+    pickled: bytes | None
+    category: type[Exception]
+    name: str
+    text: str
+    delay_seconds: float | None
+    traceback: str | None
+
+    @classmethod
+    def of(cls, error: BaseException) -> Raised:
+        """Return the form of an exception."""
+        category = next((each for each in (Busy, Reject, Retry) if isinstance(error, each)), Exception)
+        shown = error if category is Exception else error.__cause__
+        traceback = ((shown and traceback_text(shown)) or "")[-MAX_TRACEBACK_CHARS:] or None
+        delay_seconds = getattr(error, "delay_seconds", None)
+        try:
+            pickled = pickle.dumps(error)
+            can_be_read = type(pickle.loads(pickled)) is type(error)  # noqa: S301 - made here
+        except BaseException:  # noqa: BLE001 - the application's class
+            can_be_read = False
+        return cls(
+            pickled if can_be_read else None,
+            category,
+            type(error).__name__,
+            error_text(error),
+            delay_seconds,
+            traceback,
+        )
+
+
+class End(NamedTuple):
+    """The end of a run: a result, of a batch the result or a `Raised` for each task, or what it raised.
+
+    `was_told` says whether it had been told to stop before.
+    """
+
+    peak_bytes: int
+    last: list[Progress | None]
+    result: Any
+    raised: Raised | None
+    was_told: bool
+
+
+class LogLine(NamedTuple):
+    """A log record, as the values of `logging.makeLogRecord`."""
+
+    values: dict[str, Any]
+
+
+class ToldToEnd(BaseException):
+    """The run took too long, or did not heed that it was cancelled: its process ends after it."""
+
+
+class Forwarding(logging.Handler):
+    """Sends log records to the worker, whose loggers handle them."""
+
+    def __init__(self, send: Callable[[object], None], setup: Setup) -> None:
+        """Take the place of the handlers that the application's modules have set up in this process."""
+        super().__init__()
+        self._send = send
+        logging.disable(setup.disabled_level)
+        for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+            if isinstance(logger, logging.Logger):
+                logger.setLevel(logging.NOTSET)
+                logger.handlers.clear()
+                logger.propagate = True
+        for name, level in setup.levels.items():
+            logging.getLogger(name or None).setLevel(level)
+        logging.root.addHandler(self)
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a record, with its message and traceback as text."""
+        try:
+            values = {**vars(record), "msg": record.getMessage(), "args": None, "exc_info": None}
+            if record.exc_info:
+                values["exc_text"] = logging.Formatter().formatException(record.exc_info)
+            try:
+                pickle.dumps(values)
+            except Exception:  # noqa: BLE001 - an extra field of the application
+                values = {name: _plain(value) for name, value in values.items()}
+            self._send(LogLine(values))
+        except Exception:  # noqa: BLE001 - as every handler of logging
+            self.handleError(record)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, str | int | float | None) else repr(value)
+
+
+class _Handle(RunHandle):
+    """Sends the reports of a run to the worker."""
+
+    __slots__ = ("_left", "_send", "_until")
+
+    def __init__(self, send: Callable[[Progress], None]) -> None:
+        super().__init__()
+        self._send = send
+        self._until, self._left = 0.0, 0
+
+    @override
+    def report(self, progress: Progress) -> None:
+        super().report(progress)
+        now = time.monotonic()
+        if now >= self._until:
+            self._until, self._left = now + REPORT_SECONDS, REPORTS
+        self._left -= 1
+        if self._left >= 0:
+            self._send(progress)
+
+
+class SlotProcess:
+    """Runs the tasks of one slot, one after the other, in the main thread of its process."""
+
+    def __init__(
+        self, runner: Callable[..., Any], setup: Setup, tasks: Connection, orders: Connection
+    ) -> None:
+        """Prepare this process.
+
+        Args:
+            runner: The runner.
+            setup: How the worker's process is set up.
+            tasks: Brings tasks and takes answers.
+            orders: Brings orders during runs; its end means that the worker has ended.
+        """
+        self._runner, self._contexts, self._loop = runner, RunContexts(), OwnLoop()
+        self._tasks, self._orders = tasks, orders
+        self._own_id = os.getpid()
+        self._sending, self._ordering = threading.Lock(), threading.Lock()
+        self._number = 0
+        # Of the tasks that run; empty between runs.
+        self._handles: list[_Handle] = []
+        self._coroutine: Future[Any] | None = None
+        # The handler of SIGTERM may raise in the function of the task, but not while that writes to the pipe.
+        self._may_raise = self._writes = False
+        self._ends = self._is_signalled = False
+        signal.signal(signal.SIGTERM, lambda *_: self._on_signal())
+        signal.signal(signal.SIGINT, lambda *_: None)  # unlike SIG_IGN, not inherited by programs
+        Forwarding(self._send, setup)
+        for store in getattr(sys.modules.get("freshq.stores.memory"), "STORES", ()):
+            store.is_copy = True
+
+    def serve(self) -> None:
+        """Run tasks until the worker ends the process."""
+        threading.Thread(target=self._follow, name="freshq-orders", daemon=True).start()
+        while not self._ends:
+            try:
+                data = self._tasks.recv_bytes()
+            except (EOFError, OSError):
+                return
+            self._run(pickle.loads(data))  # noqa: S301 - of the worker
+            _flush()
+
+    def _run(self, start: Start) -> None:
+        now, since, handles = start.now, start.since, list[_Handle]()
+        for place, task in enumerate(start.tasks):
+            handles.append(_Handle(partial(self._report, start.number, place)))
+            give_handle(task, handles[-1])
+            keep_clock(task, lambda: now + time.monotonic() - since)
+        with self._ordering:
+            self._number, self._handles, self._is_signalled = start.number, handles, False
+        raised, result = self._outcome(start)
+        if os.getpid() != self._own_id:
+            os._exit(1)  # the function has forked, and this is not the process that answers
+        with self._ordering:
+            self._handles, self._coroutine = [], None
+            was_told = _are_cancelled(handles) or self._is_signalled
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_BYTES
+        end = End(peak_bytes, [each.reported for each in handles], result, raised, was_told)
+        if _problem(end) is not None:
+            parts = [_portable(each) for each in (result if start.is_batch else [result])]
+            end = end._replace(result=parts) if start.is_batch else end._replace(result=None, raised=parts[0])
+        data = pickle.dumps(end)
+        with suppress(OSError), self._sending:  # the worker has ended
+            self._tasks.send_bytes(data)
+
+    def _outcome(self, start: Start) -> tuple[Raised | None, Any]:
+        """Run a task; return what its function raised, or its result."""
+        try:
+            try:
+                return None, self._contexts.run(self._call, start)
+            finally:
+                self._may_raise = False
+        except BaseException as error:  # noqa: BLE001 - raised in the worker
+            self._may_raise = False
+            return Raised.of(error), None
+
+    def _call(self, start: Start) -> Any:
+        runner: Any = self._runner
+        with (start.block or nullcontext)():
+            if isinstance(runner, CoroutineRunner) and runner.has_coroutine(start.tasks[0]):
+                result = self._result_of_coroutine(start, runner)
+            else:
+                self._may_raise = True
+                self._raise_if_told()
+                result = runner.run_batch(start.tasks) if start.is_batch else runner(start.tasks[0])
+        if start.is_batch:
+            return [Raised.of(each) if isinstance(each, BaseException) else each for each in result]
+        return result
+
+    def _result_of_coroutine(self, start: Start, runner: CoroutineRunner) -> Any:
+        loop = self._loop.get()
+        coroutine = (
+            runner.start_batch(start.tasks, loop) if start.is_batch else runner.start(start.tasks[0], loop)
+        )
+        assert coroutine is not None  # noqa: S101  # nosec B101 - the task has one
+        with self._ordering:
+            self._coroutine = coroutine
+            if _are_cancelled(self._handles):
+                coroutine.cancel()
+        try:
+            return result_of(coroutine)
+        finally:
+            if coroutine.cancelled():
+                _await_all(loop)
+
+    def _send(self, message: object) -> None:
+        """Send a message to the worker, from any thread."""
+        data = pickle.dumps(message)
+        is_main = threading.current_thread() is threading.main_thread()
+        try:
+            self._writes = self._writes or is_main
+            with self._sending:
+                self._tasks.send_bytes(data)
+        finally:
+            if is_main:
+                self._writes = False
+                self._raise_if_told()
+
+    def _report(self, number: int, place: int, progress: Progress) -> None:
+        if self._handles and number == self._number:  # not a thread of an earlier run
+            self._send(Report(place, progress))
+
+    def _on_signal(self) -> None:
+        """Follow SIGTERM if the worker has sent it: a service manager may signal every process.
+
+        The signal may come before the order does.
+        """
+        self._is_signalled = True
+        if not self._writes:
+            self._raise_if_told()
+
+    def _raise_if_told(self) -> None:
+        if self._ends and self._may_raise:
+            self._may_raise = False
+            raise ToldToEnd("it was told to end")
+
+    def _follow(self) -> None:
+        """Follow the orders of the worker, in a thread of its own; end with the worker."""
+        while True:
+            try:
+                order: Order = self._orders.recv()
+            except (EOFError, OSError):
+                if self._handles:
+                    os.killpg(self._own_id, signal.SIGKILL)
+                return
+            with self._ordering:
+                if self._handles and order.number == self._number:
+                    self._obey(order)
+
+    def _obey(self, order: Order) -> None:
+        for handle, (why, lost) in zip(self._handles, order.states, strict=True):
+            handle.why_cancelled, handle.lost = why, lost
+        self._ends = order.ends
+        main = threading.main_thread().ident
+        if self._coroutine is not None and _are_cancelled(self._handles):
+            self._coroutine.cancel()
+        elif order.ends and main is not None:
+            signal.pthread_kill(main, signal.SIGTERM)
+
+
+def _are_cancelled(handles: Sequence[RunHandle]) -> bool:
+    return all(each.why_cancelled is not None for each in handles)
+
+
+def _problem(value: object) -> str | None:
+    """Return why a value cannot be sent to the worker; None if it can."""
+    try:
+        pickle.dumps(value)
+    except BaseException as error:  # noqa: BLE001 - the methods of the user's value
+        return f"result: cannot be sent to the worker: {type(error).__name__}: {error_text(error)}"
+    return None
+
+
+def _portable(result: Any) -> Any:
+    problem = _problem(result)
+    return result if problem is None else Raised.of(Reject(problem))
+
+
+def _await_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Wait until the coroutines of a loop in another thread have ended: they clean up after a cancel."""
+    import asyncio  # noqa: PLC0415 - slow to load; plain functions do not use it
+
+    async def rest() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others)
+
+    asyncio.run_coroutine_threadsafe(rest(), loop).result()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or None
+            stream.flush()
+
+
+class Template:
+    """The process whose forks are the slot processes; it tells the worker how each of them ended."""
+
+    def __init__(self, control: socket.socket, setup: Setup, runner: Callable[..., Any]) -> None:
+        """Begin without slot processes; `control` brings requests until the worker ends."""
+        self._control, self._setup, self._runner = control, setup, runner
+        # By number: the process id, and where to tell its end.
+        self._forks: dict[int, tuple[int, Connection]] = {}
+        self._woken, self._wakes = socket.socketpair()
+        for each in (self._woken, self._wakes):
+            each.setblocking(False)  # noqa: FBT003 - of the standard library
+
+    def serve(self) -> None:
+        """Fork and signal until the worker ends."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
+        poll = select.poll()
+        for each in (self._control, self._woken):
+            poll.register(each, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _event in poll.poll()}
+            with suppress(BlockingIOError):
+                self._woken.recv(4096)
+            self._reap()
+            if self._control.fileno() in ready:
+                request, files, _flags, _address = socket.recv_fds(self._control, REQUEST.size, 3)
+                if len(request) < REQUEST.size:
+                    return
+                self._follow(request, files)
+
+    def _follow(self, request: bytes, files: Sequence[int]) -> None:
+        action, number, signal_number = REQUEST.unpack(request)
+        if action == FORK:
+            tasks, orders, end = (Connection(each) for each in files)
+            with tasks, orders:
+                self._fork(number, tasks, orders, end)
+        elif number in self._forks:
+            _signal_group(self._forks[number][0], signal_number)
+
+    def _fork(self, number: int, tasks: Connection, orders: Connection, end: Connection) -> None:
+        template_id = os.getpid()
+        _flush()  # or the fork would print it again
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of threads that the application's modules started
+                process_id = os.fork()
+        except OSError as error:
+            _tell(end, 0, error.errno or 0, 0)
+            return
+        self._forks[number] = (process_id, end)
+        if process_id == 0:
+            self._become_slot(template_id, tasks, orders)
+        with suppress(OSError):  # the fork does the same, or has ended
+            os.setpgid(process_id, process_id)
+
+    def _become_slot(self, template_id: int, tasks: Connection, orders: Connection) -> None:
+        """Serve as a slot process, and end."""
+        status = 1
+        try:
+            os.setpgid(0, 0)
+            if sys.platform == "linux":  # end with the template even while C keeps the interpreter busy
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for each in (self._control, self._woken, self._wakes):
+                each.close()
+            for _process_id, end in self._forks.values():
+                end.close()
+            atexit._clear()  # noqa: SLF001 - the template's: they would delete its temporary folders
+            if os.getppid() == template_id:
+                SlotProcess(self._runner, self._setup, tasks, orders).serve()
+            atexit._run_exitfuncs()  # noqa: SLF001 - as the interpreter does at its end
+            status = 0
+        except ToldToEnd:
+            status = 0
+        except BaseException:  # noqa: BLE001 - the process ends here
+            sys.excepthook(*sys.exc_info())
+        finally:
+            _flush()
+            os._exit(status)
+
+    def _reap(self) -> None:
+        """Tell the ends of the slot processes that have ended."""
+        for number, (process_id, end) in list(self._forks.items()):
+            ended, status, usage = os.wait4(process_id, os.WNOHANG)
+            if ended:
+                del self._forks[number]
+                if status:  # what its runs have started would go on unobserved
+                    _signal_group(process_id, signal.SIGKILL)
+                exit_status = os.waitstatus_to_exitcode(status)
+                _tell(end, process_id, exit_status, usage.ru_maxrss * RSS_BYTES)
+
+
+def _signal_group(process_id: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process_id, number)
+
+
+def _tell(end: Connection, *exits: int) -> None:
+    with end, suppress(OSError):  # the worker does not wait for it any more
+        end.send(exits)
+
+
+def template(descriptor: int) -> None:
+    """Be the template of a worker: read the setup from a socket, import the runner, and serve."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the worker ends it, once its runs have ended
+    with socket.socket(fileno=descriptor) as control, Connection(os.dup(descriptor)) as messages:
+        try:
+            setup: Setup = messages.recv()
+            if setup.prints_to_stderr:
+                os.dup2(2, 1)
+            own: Any = process.current_process()
+            own._inheriting = True  # noqa: SLF001 - refuses a worker in an unguarded main module, as spawn.py
+            spawn.prepare(setup.main)
+            runner = pickle.loads(setup.runner)  # noqa: S301 - the worker's own
+            own._inheriting = False  # noqa: SLF001 - as above
+        except EOFError:
+            return
+        except BaseException as error:  # noqa: BLE001 - told to the worker
+            messages.send(f"{type(error).__name__}: {error_text(error)}")
+            return
+        messages.send(None)
+        messages.close()
+        Template(control, setup, runner).serve()
+        os._exit(0)

@@ -1,0 +1,315 @@
+"""Runners for workers whose tasks run in processes of their own, which import this module."""
+
+import asyncio
+import collections
+import contextvars
+import ctypes
+import itertools
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from freshq import Backoff, Busy, Handlers, Queue, Reject, Retry, Task
+
+FOREVER_SECONDS: Final = 600
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+copied_queue = Queue.memory(name="copied")
+
+
+class Misfit(Exception):
+    """An exception that cannot be made again from its arguments."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+class Unread(Retry):
+    """A retry that cannot be made again from its arguments."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}", delay_seconds=60)
+
+
+def run(task: Task) -> Any:
+    """Do what the payload says: the name of a function of this module, and its arguments."""
+    name, *arguments = task.payload
+    return globals()[name](task, *arguments)
+
+
+def where(_task: Task) -> int:
+    """Return the process id."""
+    return os.getpid()
+
+
+def echo(_task: Task, value: Any) -> Any:
+    """Return the argument."""
+    return value
+
+
+def mark(path: str) -> None:
+    """Make a file with the process id."""
+    Path(f"{path}.new").write_text(str(os.getpid()), "utf-8")
+    Path(f"{path}.new").rename(path)
+
+
+def await_file(path: str) -> None:
+    """Wait for a file."""
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+
+def waits(_task: Task, started: str, release: str) -> int:
+    """Wait for a file."""
+    mark(started)
+    await_file(release)
+    return os.getpid()
+
+
+def hangs_in_c(task: Task, seconds: int = FOREVER_SECONDS) -> None:
+    """Hold the interpreter's lock in C, after two reports; a signal ends the call early."""
+    task.progress(0.1, "first")
+    task.progress(0.5, "second")
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+def hangs_in_regex(_task: Task) -> None:
+    """Match for years."""
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+def hangs_for_ever(task: Task) -> None:
+    """Hold the interpreter's lock in C, where nothing looks for signals."""
+    task.progress(0.25, "consuming")
+    collections.deque(itertools.repeat(None), maxlen=0)
+
+
+def heeds_nothing(_task: Task) -> None:
+    """Go on whatever is raised here."""
+    while True:
+        try:
+            time.sleep(FOREVER_SECONDS)
+        except BaseException:  # noqa: BLE001, S112 - the point of it
+            continue
+
+
+def cleans_up(_task: Task, started: str, cleaned: str) -> None:
+    """Note that its last block ran."""
+    try:
+        mark(started)
+        time.sleep(FOREVER_SECONDS)
+    finally:
+        mark(cleaned)
+
+
+def heeds_cancel(task: Task, started: str, heeded: str) -> None:
+    """Return once it is cancelled."""
+    mark(started)
+    while not task.cancelled:
+        time.sleep(0.01)
+    mark(heeded)
+
+
+def dies(_task: Task, number: int, mebibytes: int = 0) -> None:
+    """Kill this process by a signal, after using memory."""
+    used = b"x" * (mebibytes << 20)
+    os.kill(os.getpid(), number)
+    time.sleep(FOREVER_SECONDS)
+    del used
+
+
+def leaves(_task: Task, status: int) -> None:
+    """End this process without cleaning up."""
+    os._exit(status)
+
+
+def exits(_task: Task) -> None:
+    """End the program."""
+    sys.exit(7)
+
+
+def raises(_task: Task, kind: str) -> None:
+    """Raise one of the exceptions of these tests."""
+    if kind == "caused":
+        raise Reject("rejected") from ValueError("the cause")
+    raise {
+        "unexpected": KeyError("lost"),
+        "misfit": Misfit("one", "two"),
+        "unread": Unread("one", "two"),
+        "retry": Retry("later", delay_seconds=60),
+        "reject": Reject("never"),
+        "busy": Busy("not now"),
+    }[kind]
+
+
+def unpicklable(_task: Task) -> Any:
+    """Return what no other process can get."""
+    return lambda: None
+
+
+def forks(_task: Task) -> int:
+    """Return in a forked process as well."""
+    return -1 if os.fork() == 0 else os.getpid()
+
+
+def forks_and_dies(_task: Task, pid_file: str) -> None:
+    """Leave a forked process behind, and die."""
+    if os.fork() == 0:
+        time.sleep(FOREVER_SECONDS)
+    mark(pid_file)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def starts_program(_task: Task, pid_file: str) -> None:
+    """Wait for a program that never ends."""
+    program = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER_SECONDS})"])
+    Path(pid_file).write_text(str(program.pid), "utf-8")
+    while True:
+        try:
+            program.wait()
+        except BaseException:  # noqa: BLE001, S112 - it heeds nothing
+            continue
+
+
+def closes_files(_task: Task) -> None:
+    """Close every file, as a daemon does."""
+    os.closerange(3, 256)
+    time.sleep(FOREVER_SECONDS)
+
+
+def logs(task: Task) -> None:
+    """Write to the log, with an argument and a field that cannot be pickled."""
+    logger = logging.getLogger("isolated.application")
+    logger.debug("hidden")
+    logger.info("log of %s", task.task_id, extra={"lock": sys.stdout, "place": "here"})
+    try:
+        int("shown")
+    except ValueError:
+        logger.exception("failed")
+
+
+def prints(_task: Task) -> None:
+    """Print in Python, and past it."""
+    print("printed in Python")
+    os.write(1, b"written past Python\n")
+
+
+def context(_task: Task) -> list[Any]:
+    """Return and set a context variable."""
+    before = variable.get()
+    variable.set("of another task")
+    return [before, os.getpid()]
+
+
+def looks(task: Task) -> dict[str, Any]:
+    """Return what a task knows."""
+    return {
+        "id": task.task_id,
+        "attempts": task.attempts,
+        "seconds_left": task.seconds_left(),
+        "cancelled": task.cancelled,
+        "parent": task.as_parent["task_id"],
+    }
+
+
+def floods(task: Task, reports: int) -> None:
+    """Report at each turn."""
+    for number in range(reports):
+        task.progress(number / reports, f"turn {number}")
+
+
+def busy_with_pipe(task: Task, kilobytes: int) -> str:
+    """Report, log and return enough that a kill may hit any message."""
+    for number in range(5):
+        task.progress(number / 5, f"step {number}")
+        logging.getLogger("isolated.soak").warning("step %s %s", number, "x" * 1000)
+    return "y" * 1024 * kilobytes
+
+
+def puts_into_copy(_task: Task) -> None:
+    """Put into a queue that this process has only a copy of."""
+    copied_queue.put("lost")
+
+
+def puts(_task: Task, url: str) -> str:
+    """Put a child into a database, by a connection of this process."""
+    with Queue.sql(url) as queue:
+        return queue.put(["echo", 1], task_id="child", parent=_task).task_id
+
+
+handlers = Handlers()
+
+
+@handlers.on("plain", max_attempts=3, backoff=Backoff(base_seconds=40, cap_seconds=60))
+def plain(_task: Task, payload: int) -> int:
+    """Double."""
+    if payload < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 2 * payload
+
+
+@handlers.on("coroutine")
+async def coroutine(_task: Task, payload: int) -> list[int]:
+    """Double, later."""
+    await asyncio.sleep(0)
+    return [2 * payload, os.getpid()]
+
+
+@handlers.on("waits")
+async def waits_async(_task: Task, payload: list[str]) -> None:
+    """Wait until it is cancelled."""
+    started, cleaned = payload
+    try:
+        mark(started)
+        await asyncio.sleep(FOREVER_SECONDS)
+    finally:
+        await asyncio.sleep(0.05)
+        mark(cleaned)
+
+
+@handlers.on("batch", batch=4, within_seconds=0.2)
+def batch(tasks: list[Task[str]]) -> list[Any]:
+    """Do what each payload says; wait until every task is cancelled for "hangs"."""
+    answers: list[Any] = []
+    for task in tasks:
+        task.progress(0.5, task.payload)
+        if task.payload == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if task.payload == "hangs":
+            time.sleep(FOREVER_SECONDS)
+        given: dict[str, Any] = {"rejects": Reject("no"), "misfit": Misfit("one", "two")}
+        given["unpicklable"] = lambda: None
+        answers.append(given.get(task.payload, [task.payload, len(tasks), os.getpid()]))
+    return answers
+
+
+@handlers.on("async batch", batch=2, within_seconds=0.2)
+async def async_batch(tasks: list[Task[int]]) -> list[int]:
+    """Double."""
+    await asyncio.sleep(0)
+    return [2 * task.payload for task in tasks]
+
+
+def providing() -> Iterator[str]:
+    """Provide nothing; for a handler that no module has."""
+    yield "nothing"
+
+
+class Callable_:  # noqa: N801 - the word is taken
+    """A runner with state, and a lock if asked for."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def __call__(self, _task: Task) -> Any:
+        return repr(self.state)
+
+    def method(self, _task: Task) -> Any:
+        """Return the state."""
+        return self.state
