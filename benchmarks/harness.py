@@ -217,8 +217,9 @@ class Running:
         return sum(first <= end < last for end in ends)
 
     def share_done(self, first: float, last: float) -> float:
-        """Return the tasks that ended first in a span as a share of those put in a span of this length."""
-        return round(self.ended_within(first, last) / (self.load.rate_per_second * (last - first)), 4)
+        """Return the tasks that ended first in a span as a share, at most 1, of those put in such a span."""
+        put = self.load.rate_per_second * (last - first)
+        return round(min(1.0, self.ended_within(first, last) / put), 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ TITLES: Final = {OWN: OWN, "freshq@functions": "freshq, functions"}
 FAILED: Final = "failed"
 # What limits freshq.
 PYTHON: Final = "Python code for each task ([Floor](floor.md)): awa claims and settles in Rust"
-PUTS: Final = "rows and index entries for each task; awa streams rows into a table that has one index"
+PUTS: Final = "the row and the index entries of each task, and the Python code that makes them"
 LATENCY: Final = "a claim and a settlement are transactions of their own for nearly every task at this rate"
 RECOVERY: Final = "pauses between the tries of a worker that lost its connection"
 LEASE: Final = "the lease must expire before a task of a killed worker runs again"
