@@ -42,6 +42,7 @@ NOT_MUTATED: Final = (
     "freshq/stores/sql/listening.py",
     "freshq/stores/sql/postgresql.py",
     "freshq/worker/serving.py",
+    "freshq/worker/slot_process.py",
 )
 # File and class. SQLAlchemy reads the names of the first one's arguments, which mutmut's wrapper hides; the
 # second one's instances are made during the import, before a mutant is chosen.

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from opentelemetry import trace
+
 from freshq import Backoff, Busy, Handlers, Queue, Reject, Retry, Task
 
 FOREVER_SECONDS: Final = 600
@@ -232,6 +234,12 @@ def busy_with_pipe(task: Task, kilobytes: int) -> str:
     return "y" * 1024 * kilobytes
 
 
+def trace_and_span(_task: Task) -> list[str]:
+    """Return the ids of the current span."""
+    current = trace.get_current_span().get_span_context()
+    return [trace.format_trace_id(current.trace_id), trace.format_span_id(current.span_id)]
+
+
 def puts_into_copy(_task: Task) -> None:
     """Put into a queue that this process has only a copy of."""
     copied_queue.put("lost")
@@ -287,6 +295,12 @@ def batch(tasks: list[Task[str]]) -> list[Any]:
         given["unpicklable"] = lambda: None
         answers.append(given.get(task.payload, [task.payload, len(tasks), os.getpid()]))
     return answers
+
+
+@handlers.on("traced batch", batch=2, within_seconds=0.01)
+def traced_batch(tasks: list[Task[int]]) -> list[list[str]]:
+    """Return the ids of the current span."""
+    return [trace_and_span(task) for task in tasks]
 
 
 @handlers.on("async batch", batch=2, within_seconds=0.2)

@@ -39,6 +39,7 @@ from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
 from freshq.telemetry import OpenTelemetry, Outcome
 from freshq.testing import FaultyStore, ManualClock
+from tests.support import isolated
 from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.programs import python
@@ -701,3 +702,20 @@ def test_without_its_extra_it_is_one_error_that_names_it() -> None:
     assert run.stderr.splitlines()[-1].endswith(
         "opentelemetry is not installed; run: pip install 'freshq[otel]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("runner", "payload", "kind"),
+    [(isolated.run, ["trace_and_span"], None), (isolated.handlers, 1, "traced batch")],
+    ids=["function", "batch"],
+)
+def test_the_span_of_a_run_is_current_in_its_process(
+    told: Told, queue: Queue, runner: Any, payload: Any, kind: str | None
+) -> None:
+    queue.put(payload, kind=kind, task_id="a")
+    work_off(queue, runner, isolate=True)
+    (run,) = [span for span in told.spans() if span.name == "run default"]
+    assert known(queue, "a").result == [
+        trace.format_trace_id(run.context.trace_id),
+        trace.format_span_id(run.context.span_id),
+    ]

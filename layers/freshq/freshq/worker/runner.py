@@ -533,6 +533,10 @@ class BatchScope(RunScope):
         return self._scopes[0].current()
 
     @override
+    def elsewhere(self) -> Callable[[], AbstractContextManager[object]] | None:
+        return self._scopes[0].elsewhere()
+
+    @override
     def end(self, error: BaseException | None) -> None:
         self.end_each([error] * len(self._scopes))
 
