@@ -16,7 +16,16 @@ from freshq.policy.order import Order
 from freshq.policy.value import Decay, ValueClass
 from freshq.queue import lines
 from freshq.queue.claim import PARTIAL_ROUNDS, Search, preview
-from freshq.queue.lines import MIN_ASKED, CountedClaim, Level, LineBook, OpenLines, by_group, gaps
+from freshq.queue.lines import (
+    MIN_ASKED,
+    RELY_SECONDS,
+    CountedClaim,
+    Level,
+    LineBook,
+    OpenLines,
+    by_group,
+    gaps,
+)
 from freshq.stores.base import Lines as StoreLines
 from freshq.stores.lines import (
     END,
@@ -205,6 +214,13 @@ def test_a_line_in_no_gap_is_known_or_on_a_lower_level(level: int, keys: set[str
     assert len(in_gap) == (other not in of_level and other >= str(level))
 
 
+@given(st.integers(0, 9), st.sets(KEYS, max_size=6), KEYS)
+def test_beside_the_only_level_any_other_line_is_in_a_gap(level: int, keys: set[str], other: str) -> None:
+    of_level = sorted(key for key in keys if key[0] == str(level))
+    in_gap = [first for first, until in gaps(level, of_level, is_only=True) if first <= other < until]
+    assert len(in_gap) == (other not in of_level)
+
+
 def test_a_claim_of_one_task_asks_a_few_more_lines_than_it_needs(book: LineBook) -> None:
     groups = [f"{number:02}" for number in range(20)]
     level = Level(0, {group: [Line(0, group).key] for group in groups})
@@ -355,6 +371,54 @@ def request_for(limit: int, order: Order, schedulers: LevelSchedulers) -> ClaimR
         "q", LineOrders(order, 60.0), schedulers, SHARED_EQUALLY, limit, "token", lambda: 1000.0,
         60, 60, 0, 60,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("keys", "waits", "later_seconds", "is_enough"),
+    [
+        (["0"], [None], 0.04, True),
+        (["7a"], ["a"], 0.04, True),
+        (["0a", "0b"], ["a", "b"], 0.04, True),
+        (["0a", "0b"], ["a"] * 5 + ["b"], 0.04, False),
+        (["0"], [], 0.04, False),
+        (["0"], [None], 2 * RELY_SECONDS, False),
+        (["0"], [None], -0.01, False),
+        (["0", "5"], [None], 0.04, False),
+    ],
+)
+def test_a_claim_that_has_taken_all_looks_for_no_lines(
+    book: LineBook, keys: list[str], waits: list[str | None], later_seconds: float, is_enough: bool
+) -> None:
+    Lines(keys).seen(book)
+    book.cleared(1000.0)
+    level, asked = book.choose(4) or pytest.fail("no line is known")
+    tasks = [task_at(number, level.number, group) for number, group in enumerate(waits)]
+    taken = [task for group in asked for task in tasks if task.group == group][: sum(asked.values())]
+    assert book.has_no_more(level, asked, taken, 1000.0 + later_seconds) is is_enough
+
+
+@dataclass
+class CountedShelf(Shelf):
+    looks: int = 0
+
+    def line_reader(self, _queue: str) -> Lines:
+        self.looks += _queue == "q"
+        return super().line_reader(_queue)
+
+
+@pytest.mark.parametrize("order", [Order.FIFO, Order.LIFO])
+def test_of_a_known_line_one_call_takes_what_there_is(book: LineBook, order: Order) -> None:
+    shelf = CountedShelf([])
+    store: Any = shelf
+    calls = []
+    for number in range(3):
+        shelf.waiting = [task_at(number, 0, None)]
+        shelf.looks = shelf.takes = 0
+        request = request_for(5, order, LevelSchedulers())
+        assert len(Search(book, OpenLines(book), request).run(store)) == 1
+        calls.append((shelf.looks, shelf.takes))
+        assert request.saw_no_line is (number > 0)
+    assert calls[1:] == [(0, 1), (0, 1)]
 
 
 PUTS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([None, "a", "b"])), max_size=4)

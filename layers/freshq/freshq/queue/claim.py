@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import RefusedError, StoreError
-from freshq.model.answers import Claim, Claims, Waiting, WaitsFor
+from freshq.model.answers import Claim, Claims, Waiting
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.codec import WORKER_SEPARATOR
 from freshq.model.lifecycle import held_task, new_token
@@ -23,7 +23,7 @@ from freshq.policy.value import PLANS
 from freshq.queue.core import Verbs, transactions_of
 from freshq.queue.lines import PLANNED_LINES, CountedClaim, LimitedClaim, OpenLines, place_in_line, planned
 from freshq.queue.polling import answer_of, poll_for_claims
-from freshq.queue.reading import first_to_expire, oldest_expiring, oldest_tasks
+from freshq.queue.reading import first_to_expire, oldest_expiring, oldest_tasks, waiting
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Guard
 from freshq.stores.lines import END, Choice, ClaimRequest, NewPlan, parse_line
@@ -244,41 +244,6 @@ def within_limits(core: Core, running: SharedRunning, claims: list[Claim]) -> li
     return admitted
 
 
-def waiting(
-    claimable: Sequence[Task], delayed: Sequence[Task], order: Order | None, *, paused: bool
-) -> list[Waiting]:
-    """Return tasks with the reason why each waits.
-
-    Args:
-        claimable: Tasks in the order of claims.
-        delayed: Tasks that are not in a line yet.
-        order: Order of every line by creation time; None if lines have no such order, or differ. Then no
-            task is shown as waiting for its group's turn.
-        paused: Whether claims are suspended.
-    """
-    if paused:
-        shown = [Waiting(task, WaitsFor.RESUME) for task in claimable]
-    elif order is None:
-        shown = [Waiting(task, None) for task in claimable]
-    else:
-        sign = -1 if order.newest_first else 1
-        shown = list(_in_turn(claimable, sign))
-    return [*shown, *(Waiting(task, WaitsFor.DUE) for task in delayed)]
-
-
-def _in_turn(claimable: Sequence[Task], sign: int) -> Iterator[Waiting]:
-    """Yield tasks; a task waits for its turn if another task of its level precedes it against the order.
-
-    Within a group tasks keep the order, so the other task belongs to another group.
-    """
-    latest: dict[int, float] = {}
-    for task in claimable:
-        place = sign * task.created
-        before = latest.get(task.priority, place)
-        latest[task.priority] = max(before, place)
-        yield Waiting(task, WaitsFor.TURN if place < before else None)
-
-
 def shed_late(core: Core, codel: LineCodel, to_shed: Sequence[Claim]) -> float:
     """Shed claimed tasks that waited too long, and late tasks behind them, in one batch of writes.
 
@@ -443,7 +408,9 @@ class Search:
         elif request.groups.has_limits or store.locks_to_take or request.plan is not None:
             take = self._take_locked
         elif (known := self._known()) is not None:
-            self._take(*known)
+            request.saw_no_line = self._takes_all(*known)
+            if request.saw_no_line:
+                return self._taken
         if self._missing:
             self._look(take)
             if not self._taken and store.searches_again(request.queue):
@@ -464,6 +431,13 @@ class Search:
                 return None
         return known
 
+    def _takes_all(self, level: Level, asked: Mapping[Group, int]) -> bool:
+        """Take tasks of known lines; return whether these, and so the queue, have no more."""
+        found, request = self._take(level, asked), self.request
+        # An order that switches takes by several calls.
+        is_one_call = request.orders.constant is not None
+        return is_one_call and self._book.has_no_more(level, asked, found, request.clock())
+
     def _look(self, take: Callable[[], bool]) -> None:
         """Look for lines, and take tasks from them; if these are too few, clear stale tasks and try again."""
         request = self.request
@@ -474,6 +448,7 @@ class Search:
             if not is_short or not self._store.clear_stale(request.queue, request.clock()):
                 break
             request.search_incomplete = True
+        self._book.cleared(request.clock())
         if not request.groups.has_limits:  # a claim within limits searches every line
             request.search_incomplete |= self._book.left_out
         request.search_incomplete &= self._missing > 0

@@ -47,6 +47,8 @@ PLANNED_LINES: Final = 1_000
 MIN_ASKED: Final = 4
 # How long a process uses its list of the lines of groups with room, if there are too many for a window.
 OPEN_SECONDS: Final = 1.0
+# How long a process relies on a look for lines: stale tasks in the way of a claim are shed as late.
+RELY_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +60,26 @@ class Level:
         keys: The keys of the lines of each group, ascending: one, unless the queue serves by value.
         unless: Ranges of keys in which no better line may be; empty if the lines were just read.
         is_whole: Whether these are all lines of the level.
+        is_only: Whether no other level had lines. Then none may appear below it either.
     """
 
     number: int
     keys: Mapping[Group, Sequence[str]]
     unless: tuple[Range, ...] = ()
     is_whole: bool = field(default=True, compare=False)
+    is_only: bool = field(default=False, compare=False)
 
 
-def gaps(level: int, keys: Sequence[str]) -> tuple[Range, ...]:
+def gaps(level: int, keys: Sequence[str], *, is_only: bool = False) -> tuple[Range, ...]:
     """Return the ranges of keys in which a line would be a better one than all lines of a level, or one more.
 
     Args:
         level: The level.
         keys: The keys of all its lines, ascending.
+        is_only: Whether to include the keys of lower levels.
     """
     ranges: list[Range] = []
-    after = str(level)
+    after = "" if is_only and level else str(level)
     for key in keys:
         if after < key:
             ranges.append((after, key))
@@ -131,6 +136,8 @@ class LineBook:
         self._cursors: dict[int, str] = {}
         # False while each look finds other lines: then a claim that asks known lines would ask in vain.
         self._is_steady = True
+        # When stale tasks had last been taken out of the way of a claim.
+        self._cleared_at = -inf
 
     def copy(self, schedulers: LevelSchedulers) -> LineBook:
         """Return an independent copy with other schedulers, for a peek."""
@@ -162,6 +169,28 @@ class LineBook:
             return level, dict.fromkeys(level.keys, count)
         return level, self.ask(level, [*level.keys], count)
 
+    def cleared(self, now: float) -> None:
+        """Note that a claim has looked for lines, and for stale tasks in them, at `now` (seconds)."""
+        self._cleared_at = now
+
+    def has_no_more(
+        self, level: Level, asked: Mapping[Group, int], tasks: Sequence[Task], now: float
+    ) -> bool:
+        """Return whether a claim has taken all there are, so that it need not look for lines.
+
+        There was no other line, or it would have taken none; and each line gave less than was asked of it.
+
+        Args:
+            level: The known lines.
+            asked: What the claim asked of them.
+            tasks: What it took.
+            now: When, in seconds.
+        """
+        if not (tasks and level.is_only and 0 <= now - self._cleared_at < RELY_SECONDS):
+            return False
+        served = Counter(task.group for task in tasks)
+        return all(served[group] < asked.get(group, 0) for group in level.keys)
+
     def look(self, reader: LineReader[Any]) -> Iterator[Level]:
         """Yield the lines of each level, the highest level first: all lines if they fit a window."""
         with self._lock:
@@ -177,7 +206,8 @@ class LineBook:
         """Remember the lines of the highest level."""
         keys, is_whole = [*chain.from_iterable(level.keys.values())], level.is_whole
         above = chr(ord("0") + level.number + 1)
-        unless = gaps(level.number, sorted(keys)) if is_whole else ((above, END),)
+        whole = partial(gaps, level.number, sorted(keys), is_only=level.is_only)
+        unless = whole() if is_whole else ((above, END),)
         is_same = earlier is None or {*keys} <= {*chain.from_iterable(earlier.keys.values())}
         with self._lock:
             self._known = replace(level, unless=unless)
@@ -193,7 +223,7 @@ class LineBook:
                 self.left_out = False
                 levels = [(digit, [*level]) for digit, level in groupby(keys, key=itemgetter(0))]
                 for digit, level in reversed(levels):
-                    yield Level(int(digit), by_group(level))
+                    yield Level(int(digit), by_group(level), is_only=len(levels) == 1)
                 return
             self._is_partial = True
         self.left_out = False

@@ -12,15 +12,17 @@ from collections import Counter, defaultdict
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.model.answers import Waiting, WaitsFor
 from freshq.model.task import TaskStatus
 from freshq.policy.value import ValueClass
 from freshq.stores.base import STATES, VALUE_ENDS, Stats
 from freshq.stores.lines import ALL_LINES, END, line_key, parse_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from freshq.model.task import Task
+    from freshq.policy.order import Order
     from freshq.policy.reserve import ReserveSpans
     from freshq.stores.base import Lines
     from freshq.stores.lines import WaitingReader
@@ -223,6 +225,41 @@ class ValueTally:
     def sums(self) -> dict[str, Any]:
         """The fields of `Stats`, if a task has a value."""
         return {"value_delivered": self.delivered, "value_lost": self.lost} if self.counted else {}
+
+
+def waiting(
+    claimable: Sequence[Task], delayed: Sequence[Task], order: Order | None, *, paused: bool
+) -> list[Waiting]:
+    """Return tasks with the reason why each waits.
+
+    Args:
+        claimable: Tasks in the order of claims.
+        delayed: Tasks that are not in a line yet.
+        order: Order of every line by creation time; None if lines have no such order, or differ. Then no
+            task is shown as waiting for its group's turn.
+        paused: Whether claims are suspended.
+    """
+    if paused:
+        shown = [Waiting(task, WaitsFor.RESUME) for task in claimable]
+    elif order is None:
+        shown = [Waiting(task, None) for task in claimable]
+    else:
+        sign = -1 if order.newest_first else 1
+        shown = list(_in_turn(claimable, sign))
+    return [*shown, *(Waiting(task, WaitsFor.DUE) for task in delayed)]
+
+
+def _in_turn(claimable: Sequence[Task], sign: int) -> Iterator[Waiting]:
+    """Yield tasks; a task waits for its turn if another task of its level precedes it against the order.
+
+    Within a group tasks keep the order, so the other task belongs to another group.
+    """
+    latest: dict[int, float] = {}
+    for task in claimable:
+        place = sign * task.created
+        before = latest.get(task.priority, place)
+        latest[task.priority] = max(before, place)
+        yield Waiting(task, WaitsFor.TURN if place < before else None)
 
 
 def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans, first: FirstIds | None = None) -> Stats:

@@ -380,8 +380,8 @@ class ClaimRequest:
         plan: Plans what to serve of the lines of a group; None if `orders` decides.
         search_incomplete: Whether the last search reached a bound of its work before it had searched every
             line; the search sets it.
-        saw_no_line: Whether the last search looked for lines and found none, so that nothing waits; the
-            search sets it.
+        saw_no_line: Whether the last search found no line, or took all that its lines had, so that nothing
+            waits; the search sets it.
     """
 
     queue: str
