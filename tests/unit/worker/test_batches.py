@@ -16,7 +16,7 @@ import pytest
 
 from freshq import Busy, GroupRule, GroupRules, Handlers, Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.model.answers import error_text
-from freshq.policy.batching import RunTime
+from freshq.policy.batching import BatchRule, RunTime
 from freshq.policy.limits import ConcurrencyLimit
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
@@ -27,13 +27,14 @@ from freshq.worker import batches as worker_batches
 from freshq.worker import loop
 from freshq.worker.batches import WaitingRuns
 from freshq.worker.run import BatchRun, TaskRun, runs_of
+from freshq.worker.runner import CoroutineRunner
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
 from tests.support.refusals import refused
 from tests.support.worker_threads import InThread, Quiet, wait_until, work_off
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -846,3 +847,24 @@ def test_calls_are_flattened(queue: Queue) -> None:
     numbers(queue, 3)
     one, two, three = (TaskRun(claim, 0.0) for claim in queue.claim(3))
     assert runs_of([one, BatchRun([two, three], 0.0)]) == [one, two, three]
+
+
+class EachAlone(CoroutineRunner):
+    """A runner of its own that says only which tasks may share a call."""
+
+    batch_rules: Mapping[str, BatchRule] = {"embed": BatchRule(2, 0.01)}
+
+    def __call__(self, task: Task) -> Any:
+        return task.payload
+
+    def has_coroutine(self, task: Task) -> bool:
+        return bool(task.payload == 2)
+
+    def start(self, task: Task, loop: object = None) -> None:
+        del task, loop
+
+
+def test_a_runner_that_takes_one_task_runs_each_of_a_batch(queue: Queue) -> None:
+    ids = numbers(queue, 3)
+    work_off(queue, EachAlone())
+    assert [known(queue, each).result for each in ids] == [0, 1, 2]
