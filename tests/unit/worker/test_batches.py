@@ -640,6 +640,11 @@ class TestRegistration:
     def test_at_most_once_is_refused(self, queue: Queue) -> None:
         with refused("at_most_once"):
             Worker(queue, Batched().handlers, at_most_once=True)
+        handlers = Handlers()
+        worker = Worker(queue, handlers, at_most_once=True)
+        handlers.on("embed", batch=2)(lambda tasks: [None for _ in tasks])
+        with refused("at_most_once"):
+            worker.run()
 
     def test_a_transaction_is_refused(self, tmp_path: Path) -> None:
         queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db")

@@ -46,7 +46,11 @@ class WorkerConfig(BaseModel):
         extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
     )
 
-    concurrency: int = Field(3, ge=1, description="Maximum number of tasks that one process runs at a time.")
+    concurrency: int = Field(
+        3,
+        ge=1,
+        description="Maximum number of tasks, or of batches of tasks, that one process runs at a time.",
+    )
     rate_per_second: float | None = Field(
         None,
         gt=0,

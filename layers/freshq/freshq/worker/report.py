@@ -169,7 +169,7 @@ class WorkerStatus:
 
     Attributes:
         state: Its state.
-        running: Number of tasks that occupy a slot.
+        running: Number of occupied slots; the tasks of a batch share one.
         claimed: Number of tasks claimed so far.
         outcomes: Number of runs by outcome so far.
         overran: Number of runs that exceeded `max_run_seconds` so far.

@@ -26,10 +26,12 @@ from freshq.worker.transaction_loop import TransactionLoop
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Mapping
     from concurrent.futures import Future
     from contextlib import AbstractAsyncContextManager
     from typing import Self, Unpack
 
+    from freshq.policy.batching import BatchRule
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
     from freshq.queue.stopping import Until
@@ -101,11 +103,7 @@ class Worker:
         if self._config.transaction:
             transactions_of(core_of(self._queue).store, "transaction")
         self._runner: Any = checked_runner(runner, transaction=self._config.transaction)
-        rules = batch_rules_of(runner)
-        if rules and self._config.at_most_once:
-            msg = f"at_most_once: not with batch handlers, such as that of {quoted(min(rules))}"
-            raise ValueError(msg)
-        largest = max((rule.size for rule in rules.values()), default=1)
+        largest = max((rule.size for rule in self._batch_rules().values()), default=1)
         self._limits = StartLimits(self._queue, self._config, largest)
         self._codec = codec_of(self._queue, self._runner)
         self._processes: AbstractContextManager[object] = nullcontext()
@@ -113,6 +111,18 @@ class Worker:
             from freshq.worker.isolate import IsolatedRunner  # noqa: PLC0415 - slow to load; most need it not
 
             self._runner = self._processes = IsolatedRunner(self._runner, self._config, self._queue.admin.now)
+
+    def _batch_rules(self) -> Mapping[str, BatchRule]:
+        """Return how tasks share calls, by kind.
+
+        Raises:
+            ValueError: If the worker cannot run batches.
+        """
+        rules = batch_rules_of(self._runner)
+        if rules and self._config.at_most_once:
+            msg = f"at_most_once: not with batch handlers, such as the one of {quoted(min(rules))}; "
+            raise ValueError(msg + "register it without batch, or leave out at_most_once")
+        return rules
 
     def __repr__(self) -> str:
         """Return the class and the queue, without secrets."""
@@ -212,6 +222,7 @@ class Worker:
             logger.warning("could not close queue %r cleanly: %s", self._queue.name, why)
 
     def _new_loop(self) -> WorkLoop:
+        self._batch_rules()  # handlers may have been registered since
         self._end_request.idle = False
         runner: Any = instrumented(self._runner, self._queue.admin.config.telemetry)
         common = (self._queue, runner, self._config, self._limits, self._end_request)
