@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,33 @@ def test_nothing_outlives_a_worker_that_is_killed(folder: Path, queue: Queue, sq
         os.kill(work.process.pid, signal.SIGKILL)
         work.wait()
     until(lambda: all(map(is_gone, (*slots, template))))
+
+
+def test_a_worker_of_the_application(folder: Path, queue: Queue, sqlite_url: str) -> None:
+    with (folder / "app.py").open("a", encoding="utf-8") as file:
+        file.write("from freshq import Queue, Worker\n")
+        file.write(
+            f"worker = Worker(Queue.sql({sqlite_url!r}), handlers, isolate=True, idle_exit_seconds=0.3)\n"
+        )
+    queue.put(1, kind="kind", task_id="a")
+    command = [sys.executable, "-P", "-m", "freshq.cli", "work", "app:worker"]
+    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    assert known(queue, "a").result == 2
+
+
+@pytest.mark.parametrize("guard", ["if __name__ == '__main__': ", ""])
+def test_a_runner_in_the_main_module(folder: Path, guard: str) -> None:
+    program = (
+        "from freshq import Queue, Worker\n"
+        "def run(task): return 1\n"
+        f"{guard}print(Worker(Queue.memory(), run, isolate=True, idle_exit_seconds=0).run().claimed)\n"
+    )
+    (folder / "script.py").write_text(program, "utf-8")
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == ("0\n" if guard else "")
+    assert ("do so in if __name__ == '__main__'" in done.stderr) is not bool(guard)
 
 
 def test_a_runner_that_no_module_has_is_refused(folder: Path, sqlite_url: str) -> None:

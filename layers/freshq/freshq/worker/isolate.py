@@ -110,7 +110,16 @@ def pickled_runner(runner: Callable[..., Any]) -> bytes:
 
 
 def _setup(runner: bytes) -> Setup:
-    data: Any = get_preparation_data("freshq-template")
+    """Return what the template needs.
+
+    Raises:
+        ValueError: If this process is the template, which has just begun to import the runner.
+    """
+    try:
+        data: Any = get_preparation_data("freshq-template")
+    except RuntimeError as error:
+        msg = "isolate: this module runs the worker when it is imported; do so in if __name__ == '__main__'"
+        raise ValueError(msg) from error
     main = {name: data[name] for name in IMPORTS[: None if b"__main__" in runner else -2] if name in data}
     manager = logging.root.manager
     loggers = {name: getattr(each, "level", 0) for name, each in list(manager.loggerDict.items())}
