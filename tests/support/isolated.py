@@ -234,6 +234,11 @@ def busy_with_pipe(task: Task, kilobytes: int) -> str:
     return "y" * 1024 * kilobytes
 
 
+def oom_score(_task: Task) -> int:
+    """Return how much the kernel prefers to kill this process when memory runs out."""
+    return int(Path("/proc/self/oom_score_adj").read_text("ascii"))
+
+
 def trace_and_span(_task: Task) -> list[str]:
     """Return the ids of the current span."""
     current = trace.get_current_span().get_span_context()

@@ -110,6 +110,7 @@ PAYLOADS: dict[str, list[Any]] = {
     **{f"raises {kind}": ["raises", kind] for kind in ("unexpected", "misfit", "retry", "unread", "caused")},
     **{f"dies {number.name}": ["dies", number] for number in SIGNALS},
     "looks": ["looks"],
+    "oom": ["oom_score"],
     "copy": ["puts_into_copy"],
     "unpicklable": ["unpicklable"],
     "exits": ["exits"],
@@ -152,6 +153,11 @@ def test_a_task_knows_what_it_knows_in_a_thread(work: Queue) -> None:
 @pytest.mark.parametrize("size", [0, 65_536, 200_000])
 def test_payloads_and_results_of_any_size(work: Queue, size: int) -> None:
     assert known(work, f"size {size}").result == "x" * size
+
+
+def test_the_kernel_prefers_it_to_the_worker_when_memory_runs_out(work: Queue) -> None:
+    own = int(Path("/proc/self/oom_score_adj").read_text("ascii"))
+    assert known(work, "oom").result == max(own, 100)
 
 
 def test_each_run_has_a_context_of_its_own(work: Queue) -> None:

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from multiprocessing import process, spawn
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from typing_extensions import override
@@ -48,6 +49,8 @@ REPORT_SECONDS: Final = 0.02
 RSS_BYTES: Final = 1 if sys.platform == "darwin" else 1024
 MAX_TRACEBACK_CHARS: Final = 50_000
 PR_SET_PDEATHSIG: Final = 1
+# Counts as much as a tenth of the memory, in thousandths.
+OOM_SCORE: Final = 100
 # Returns the block that makes a run of the worker current in another process.
 RunBlock: TypeAlias = Callable[[], AbstractContextManager[object]]
 
@@ -465,6 +468,7 @@ class Template:
             os.setpgid(0, 0)
             if sys.platform == "linux":  # end with the template even while C keeps the interpreter busy
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                _offer_to_kernel()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for each in (self._control, self._woken, self._wakes):
@@ -494,6 +498,13 @@ class Template:
                     _signal_group(process_id, signal.SIGKILL)
                 exit_status = os.waitstatus_to_exitcode(status)
                 _tell(end, process_id, exit_status, usage.ru_maxrss * RSS_BYTES)
+
+
+def _offer_to_kernel() -> None:
+    """Have the kernel kill this process, not the worker, when memory runs out."""
+    with suppress(OSError, ValueError):
+        file = Path("/proc/self/oom_score_adj")
+        file.write_text(str(max(OOM_SCORE, int(file.read_text("ascii")))), "ascii")
 
 
 def _signal_group(process_id: int, number: int) -> None:
