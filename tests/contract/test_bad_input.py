@@ -226,7 +226,7 @@ def test_the_error_for_an_unknown_field_lists_the_known_ones(queue: Queue) -> No
     assert refusal(queue.put_many, [{"paylod": 1}]) == (
         "tasks[0].paylod: unknown field; use one of payload, task_id, priority, delay_seconds, "
         "max_age_seconds, group, kind, value, decay, at, trace_context, parent, on_conflict, "
-        "debounce_max_seconds"
+        "debounce_max_seconds, cost"
     )
 
 

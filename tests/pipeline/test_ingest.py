@@ -439,7 +439,9 @@ def test_the_most_frequent_names_are_kept() -> None:
 def test_the_attributes_of_a_task_are_known() -> None:
     queue = Queue.memory()
     task = known(queue, queue.put({"any": "work"}, group="red", kind="mail", delay_seconds=1).task_id)
-    task = replace(task, trace_context="00-1", parent_id="p", root_id="r", value=2.0, decay="linear")
+    task = replace(
+        task, trace_context="00-1", parent_id="p", root_id="r", value=2.0, decay="linear", cost=7.0
+    )
     task, keyspace = replace(task, line_class="82zs", successor_record="{}"), Keyspace(1)
     assert set(OWN) == set(mutable_attributes(task, keyspace)) | set(encode(task, keyspace))
 

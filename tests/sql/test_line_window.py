@@ -5,8 +5,7 @@ from collections import Counter
 import pytest
 
 from freshq import Queue
-from freshq.queue.claim import claim_request
-from freshq.queue.core import core_of
+from freshq.queue.core import claim_request, core_of
 from freshq.queue.lines import WINDOW_LINES
 from freshq.stores.lines import END, Choice
 from freshq.stores.sql import SqlStore

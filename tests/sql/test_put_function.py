@@ -185,6 +185,7 @@ arguments: Final = st.fixed_dictionaries(
             [0, 1, 1e-6, 9e-7, 1e12, 1.1e12, math.nan, math.inf, *(2.0**power for power in range(-19, 39))]
         ),
         "decay": st.sampled_from([None, "step", "linear", "LINEAR", ""]),
+        "cost": st.none() | st.floats(1e-6, 1e9) | st.sampled_from([0, 1, 1e-6, 9e-7, 1e9, 1.1e9, math.inf]),
         "trace_context": st.sampled_from(
             [
                 *(
@@ -368,6 +369,7 @@ OVER: Final[tuple[dict[str, Any], ...]] = (
         {"value": 2.0},
         {"decay": "step"},
         {"decay": "linear"},
+        *({"cost": 1.0}, {"cost": 2.5}),
         {"delay_seconds": 30.0},
         {"payload": {"b": 2, "a": 1.0}},
     ),

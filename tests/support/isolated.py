@@ -39,6 +39,14 @@ class Unread(Retry):
         super().__init__(f"{first} and {second}", delay_seconds=60)
 
 
+class Refused(Exception):
+    """The error of a client for HTTP, which cannot be made again from its arguments."""
+
+    def __init__(self, *, status: int, seconds: str) -> None:
+        super().__init__("too many requests")
+        self.status, self.headers = status, {"Retry-After": seconds}
+
+
 def run(task: Task) -> Any:
     """Do what the payload says: the name of a function of this module, and its arguments."""
     name, *arguments = task.payload
@@ -48,6 +56,16 @@ def run(task: Task) -> Any:
 def where(_task: Task) -> int:
     """Return the process id."""
     return os.getpid()
+
+
+def takes(task: Task, units: float) -> None:
+    """Take units of the limits of the group."""
+    task.set_cost(units)
+
+
+def refused_by_provider(_task: Task, seconds: str) -> None:
+    """Meet the limit of a provider."""
+    raise Refused(status=429, seconds=seconds)
 
 
 def echo(_task: Task, value: Any) -> Any:

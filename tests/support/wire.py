@@ -37,6 +37,7 @@ PUTS: Final[tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...]] = (
             "group": "acme",
             "value": 2.5,
             "decay": "linear",
+            "cost": 700.5,
             "trace_context": f"{TRACEPARENT} vendor=1",
         },
     ),

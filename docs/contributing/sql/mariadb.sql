@@ -30,6 +30,7 @@ CREATE TABLE tasks (
   root_id VARBINARY(1024),
   value_millionths BIGINT,
   decay VARCHAR(8),
+  cost_millionths BIGINT,
   line_class VARCHAR(4),
   line VARBINARY(262),
   agenda VARCHAR(8) NOT NULL,
@@ -171,13 +172,13 @@ WHERE kept.queue = OLD.queue;
 INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
     priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
     first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, value_millionths, decay,
-    line_class, line, agenda, due_us, progress_ppm, progress_step, error, attempt_record, result, successor_record,
-    payload)
+    cost_millionths, line_class, line, agenda, due_us, progress_ppm, progress_step, error, attempt_record, result,
+    successor_record, payload)
 VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expires, :request_token, :put_token,
     :priority, :task_group, :kind, :attempts, :lease_token, :not_before_us, :lease_until_us, :put_us, :first_due_us,
     :first_claim_us, :last_claim_us, :dead_us, :shed_reason, :trace_context, :parent_id, :root_id, :value_millionths,
-    :decay, :line_class, :line, :agenda, :due_us, :progress_ppm, :progress_step, :error, :attempt_record, :result,
-    :successor_record, :payload)
+    :decay, :cost_millionths, :line_class, :line, :agenda, :due_us, :progress_ppm, :progress_step, :error,
+    :attempt_record, :result, :successor_record, :payload)
 ON DUPLICATE KEY UPDATE task_id = tasks.task_id;
 
 -- put: put_tokens
@@ -194,7 +195,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.put_token
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
@@ -208,9 +209,9 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     attempts=:attempts, lease_token=:lease_token, not_before_us=:not_before_us, lease_until_us=:lease_until_us,
     put_us=:put_us, first_due_us=:first_due_us, first_claim_us=:first_claim_us, last_claim_us=:last_claim_us,
     dead_us=:dead_us, shed_reason=:shed_reason, trace_context=:trace_context, parent_id=:parent_id, root_id=:root_id,
-    value_millionths=:value_millionths, decay=:decay, line_class=:line_class, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result, successor_record=:successor_record, payload=:payload
+    value_millionths=:value_millionths, decay=:decay, cost_millionths=:cost_millionths, line_class=:line_class,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, attempt_record=:attempt_record, result=:result, successor_record=:successor_record, payload=:payload
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.request_token = :of_request_token;
@@ -222,7 +223,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -234,7 +235,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 ORDER BY tasks.queue
@@ -247,7 +248,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id > :after
@@ -261,7 +262,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.status = 'FAILURE'
@@ -438,7 +439,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -693,7 +694,8 @@ SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.status, tasks.created_us,
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.value_millionths, tasks.decay, tasks.cost_millionths, tasks.line_class, tasks.attempt_record,
+    tasks.successor_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.queue AS queue, tasks.due_us AS due_us
   FROM tasks
@@ -727,7 +729,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -749,7 +751,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.due_us
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = :of_agenda

@@ -30,6 +30,7 @@ CREATE TABLE tasks (
   root_id TEXT COLLATE "C",
   value_millionths BIGINT,
   decay VARCHAR(8),
+  cost_millionths BIGINT,
   line_class VARCHAR(4),
   line TEXT COLLATE "C",
   agenda VARCHAR(8) NOT NULL,
@@ -182,17 +183,17 @@ CREATE TRIGGER tasks_history_delete AFTER DELETE ON public.tasks FOR EACH ROW EX
 INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
     priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
     first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, value_millionths, decay,
-    line_class, line, agenda, due_us, progress_ppm, progress_step, error, attempt_record, result, successor_record,
-    payload)
+    cost_millionths, line_class, line, agenda, due_us, progress_ppm, progress_step, error, attempt_record, result,
+    successor_record, payload)
 VALUES (:task_id::VARCHAR COLLATE "C", :queue::VARCHAR COLLATE "C", :status::VARCHAR, :created_us::BIGINT,
     :updated_us::BIGINT, :deadline_us::BIGINT, :expires::BIGINT, :request_token::VARCHAR, :put_token::VARCHAR,
     :priority::SMALLINT, :task_group::VARCHAR COLLATE "C", :kind::VARCHAR COLLATE "C", :attempts::INTEGER,
     :lease_token::VARCHAR, :not_before_us::BIGINT, :lease_until_us::BIGINT, :put_us::BIGINT, :first_due_us::BIGINT,
     :first_claim_us::BIGINT, :last_claim_us::BIGINT, :dead_us::BIGINT, :shed_reason::VARCHAR, :trace_context::VARCHAR,
     :parent_id::VARCHAR COLLATE "C", :root_id::VARCHAR COLLATE "C", :value_millionths::BIGINT, :decay::VARCHAR,
-    :line_class::VARCHAR, :line::VARCHAR COLLATE "C", :agenda::VARCHAR, :due_us::BIGINT, :progress_ppm::INTEGER,
-    :progress_step::VARCHAR, :error::VARCHAR, :attempt_record::VARCHAR, :result::VARCHAR, :successor_record::VARCHAR,
-    :payload::VARCHAR)
+    :cost_millionths::BIGINT, :line_class::VARCHAR, :line::VARCHAR COLLATE "C", :agenda::VARCHAR, :due_us::BIGINT,
+    :progress_ppm::INTEGER, :progress_step::VARCHAR, :error::VARCHAR, :attempt_record::VARCHAR, :result::VARCHAR,
+    :successor_record::VARCHAR, :payload::VARCHAR)
 ON CONFLICT DO NOTHING;
 
 -- put: put_tokens
@@ -209,7 +210,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.put_token
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
@@ -226,8 +227,8 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     first_due_us=:first_due_us::BIGINT, first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT,
     dead_us=:dead_us::BIGINT, shed_reason=:shed_reason::VARCHAR, trace_context=:trace_context::VARCHAR,
     parent_id=:parent_id::VARCHAR COLLATE "C", root_id=:root_id::VARCHAR COLLATE "C",
-    value_millionths=:value_millionths::BIGINT, decay=:decay::VARCHAR, line_class=:line_class::VARCHAR,
-    line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT,
+    value_millionths=:value_millionths::BIGINT, decay=:decay::VARCHAR, cost_millionths=:cost_millionths::BIGINT,
+    line_class=:line_class::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT,
     progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR, error=:error::VARCHAR,
     attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR, successor_record=:successor_record::VARCHAR,
     payload=:payload::VARCHAR
@@ -242,7 +243,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C";
@@ -254,7 +255,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 ORDER BY tasks.queue
@@ -267,7 +268,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id > :after::VARCHAR COLLATE "C"
@@ -281,7 +282,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = 'FAILURE'
@@ -530,7 +531,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id IN (:ids);
@@ -793,7 +794,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'due'::VARCHAR
@@ -820,7 +821,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -842,7 +843,7 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
     tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
     tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.value_millionths, tasks.decay,
-    tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.due_us
+    tasks.cost_millionths, tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = :of_agenda::VARCHAR

@@ -30,6 +30,7 @@ CREATE TABLE tasks (
   root_id TEXT,
   value_millionths BIGINT,
   decay VARCHAR(8),
+  cost_millionths BIGINT,
   line_class VARCHAR(4),
   line TEXT,
   agenda VARCHAR(8) NOT NULL,
@@ -169,13 +170,13 @@ WHERE kept.queue = OLD.queue; END;
 INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
     priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
     first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, value_millionths, decay,
-    line_class, line, agenda, due_us, progress_ppm, progress_step, error, attempt_record, result, successor_record,
-    payload)
+    cost_millionths, line_class, line, agenda, due_us, progress_ppm, progress_step, error, attempt_record, result,
+    successor_record, payload)
 VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expires, :request_token, :put_token,
     :priority, :task_group, :kind, :attempts, :lease_token, :not_before_us, :lease_until_us, :put_us, :first_due_us,
     :first_claim_us, :last_claim_us, :dead_us, :shed_reason, :trace_context, :parent_id, :root_id, :value_millionths,
-    :decay, :line_class, :line, :agenda, :due_us, :progress_ppm, :progress_step, :error, :attempt_record, :result,
-    :successor_record, :payload)
+    :decay, :cost_millionths, :line_class, :line, :agenda, :due_us, :progress_ppm, :progress_step, :error,
+    :attempt_record, :result, :successor_record, :payload)
 ON CONFLICT DO NOTHING;
 
 -- put: put_tokens
@@ -192,8 +193,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.successor_record,
-    tasks.put_token
+    tasks.value_millionths, tasks.decay, tasks.cost_millionths, tasks.line_class, tasks.attempt_record,
+    tasks.successor_record, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -206,9 +207,9 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     attempts=:attempts, lease_token=:lease_token, not_before_us=:not_before_us, lease_until_us=:lease_until_us,
     put_us=:put_us, first_due_us=:first_due_us, first_claim_us=:first_claim_us, last_claim_us=:last_claim_us,
     dead_us=:dead_us, shed_reason=:shed_reason, trace_context=:trace_context, parent_id=:parent_id, root_id=:root_id,
-    value_millionths=:value_millionths, decay=:decay, line_class=:line_class, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result, successor_record=:successor_record, payload=:payload
+    value_millionths=:value_millionths, decay=:decay, cost_millionths=:cost_millionths, line_class=:line_class,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, attempt_record=:attempt_record, result=:result, successor_record=:successor_record, payload=:payload
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.request_token = :of_request_token;
@@ -220,7 +221,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.value_millionths, tasks.decay, tasks.cost_millionths, tasks.line_class, tasks.attempt_record,
+    tasks.successor_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -232,7 +234,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.value_millionths, tasks.decay, tasks.cost_millionths, tasks.line_class, tasks.attempt_record,
+    tasks.successor_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 ORDER BY tasks.queue
@@ -245,7 +248,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.value_millionths, tasks.decay, tasks.cost_millionths, tasks.line_class, tasks.attempt_record,
+    tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id > :after
@@ -259,7 +263,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.value_millionths, tasks.decay, tasks.cost_millionths, tasks.line_class, tasks.attempt_record,
+    tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.status = 'FAILURE'
@@ -456,7 +461,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.value_millionths, tasks.decay, tasks.cost_millionths, tasks.line_class, tasks.attempt_record,
+    tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -713,7 +719,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.value_millionths, tasks.decay, tasks.cost_millionths, tasks.line_class, tasks.attempt_record,
+    tasks.successor_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -739,7 +746,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.successor_record
+    tasks.value_millionths, tasks.decay, tasks.cost_millionths, tasks.line_class, tasks.attempt_record,
+    tasks.successor_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -761,7 +769,8 @@ SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated
     tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
     tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.value_millionths, tasks.decay, tasks.line_class, tasks.attempt_record, tasks.successor_record, tasks.due_us
+    tasks.value_millionths, tasks.decay, tasks.cost_millionths, tasks.line_class, tasks.attempt_record,
+    tasks.successor_record, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = :of_agenda

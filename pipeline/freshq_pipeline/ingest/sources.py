@@ -163,7 +163,7 @@ OWN: Final = (
     "firstClaimAt", "firstDue", "lastClaimAt", "leaseToken", "leaseUntil", "lineClass", "notBefore",
     "parentId", "payload", "pendingShard", "priority", "progressFraction", "progressStep", "putAt",
     "putToken", "requestToken", "result", "rootId", "shedReason", "successorRecord", "taskCreated",
-    "taskGroup", "taskId", "taskKind", "taskQueue", "taskStatus", "taskUpdated", "taskValue",
+    "taskCost", "taskGroup", "taskId", "taskKind", "taskQueue", "taskStatus", "taskUpdated", "taskValue",
     "traceContext", "ttl",
 )  # fmt: skip
 

@@ -41,6 +41,7 @@ TASK = Task(
     trace_context="trace",
     value=2.5,
     decay="linear",
+    cost=700.0,
     line_class="83zl",
     parent_id="parent",
     root_id="root",

@@ -45,7 +45,7 @@ def test_a_log_forgets_what_no_longer_counts() -> None:
     assert log.values(rules, 10.5) == {"a": [[10.01, 2]]}
     assert log.values(rules, 11.5) == {}
     with pytest.raises((TypeError, ValueError)):
-        StartLog({"a": [["x"]]})  # type: ignore[list-item]
+        StartLog({"a": [["x"]]})
 
 
 def test_the_starts_of_a_claim_count_from_its_end() -> None:

@@ -11,8 +11,7 @@ import sqlalchemy as sa
 from local.pages import DIALECTS, SQL_FOLDER, sql_page
 
 from freshq import Queue
-from freshq.queue.claim import claim_request
-from freshq.queue.core import core_of
+from freshq.queue.core import claim_request, core_of
 from freshq.stores.lines import Choice
 from freshq.stores.sql import SqlStore, migrations
 from freshq.stores.sql.migrations import PutFunction

@@ -14,7 +14,7 @@ from typing import Any, Self
 import psutil  # type: ignore[import-untyped]  # its stubs are no package of ours
 import pytest
 
-from freshq import Handlers, Queue, Task, TaskStatus, Worker
+from freshq import GroupRule, GroupRules, Handlers, Queue, Task, TaskStatus, Worker
 from freshq.telemetry import Outcome, RunReport
 from freshq.worker import isolate
 from tests.support import isolated
@@ -175,6 +175,20 @@ def test_a_put_into_a_copy_of_a_queue_in_memory_is_refused(work: Queue) -> None:
 def test_many_reports_end_with_the_last(work: Queue) -> None:
     task = known(work, "floods")
     assert (task.progress_fraction, task.progress_step) == (0.99995, "turn 19999")
+
+
+def test_what_a_run_takes_and_its_push_back_reach_the_worker() -> None:
+    rules = GroupRules(of={"a": GroupRule(units_per_second=1e-3, burst_units=100)})
+    queue = Queue.memory(groups=rules)
+    queue.put(["takes", 0], group="a", cost=100, max_age_seconds=3600)
+    queue.put(["refused_by_provider", "60"], task_id="refused", max_age_seconds=3600)
+    report = Worker(queue, isolated.run, **OPTIONS).run()
+    assert (report.outcomes[Outcome.SUCCEEDED], report.outcomes[Outcome.RELEASED]) == (1, 1)
+    refused = known(queue, "refused")
+    assert refused.not_before is not None
+    assert refused.not_before - refused.updated == pytest.approx(60)
+    queue.put("x", group="a")
+    assert len(queue.claim()) == 1  # what the first one did not take came back
 
 
 def test_at_most_once(queue: Queue) -> None:

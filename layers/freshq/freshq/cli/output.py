@@ -219,14 +219,10 @@ def _unusual(task: Task) -> dict[str, str]:
     facts = {}
     if task.priority:
         facts["priority"] = str(task.priority)
-    if task.group is not None:
-        facts["group"] = printable(task.group)
-    if task.kind is not None:
-        facts["kind"] = printable(task.kind)
-    if task.value is not None:
-        facts["value"] = f"{task.value:g}"
-    if task.decay is not None:
-        facts["decay"] = task.decay
+    texts = {"group": task.group, "kind": task.kind, "decay": task.decay}
+    facts |= {name: printable(text) for name, text in texts.items() if text is not None}
+    numbers = {"value": task.value, "cost": task.cost}
+    facts |= {name: f"{number:g}" for name, number in numbers.items() if number is not None}
     if task.error is not None:
         facts["last error"] = printable(task.error)
     if task.trace_id is not None:

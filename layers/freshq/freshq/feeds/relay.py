@@ -308,6 +308,7 @@ class Relay:
             "kind": task.kind,
             "value": task.value,
             "decay": task.decay,
+            "cost": task.cost,
             "trace_context": task.trace_context,
             "parent": task.parent_id and {"task_id": task.parent_id, "root_id": task.root_id},
             "max_age_seconds": left_seconds,

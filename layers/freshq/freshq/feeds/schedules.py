@@ -63,7 +63,9 @@ LONGEST_SLEEP_SECONDS: Final = 60.0
 RETRY_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=LONGEST_SLEEP_SECONDS)
 # The arguments of put that a schedule may set. `on_conflict` is excluded: it would free the id of a tick
 # whose task has ended, and another node would fire the tick again.
-ARGUMENTS: Final = ("decay", "delay_seconds", "group", "kind", "max_age_seconds", "priority", "value")
+ARGUMENTS: Final = (
+    *("cost", "decay", "delay_seconds", "group", "kind", "max_age_seconds", "priority", "value"),
+)
 __all__ = ["Cron", "Every", "Schedule", "Scheduler"]
 
 

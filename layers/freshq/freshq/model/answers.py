@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from enum import StrEnum
 from itertools import islice
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from freshq.errors import FreshqError, Overloaded, PutIncomplete, TableMissing
@@ -101,6 +101,8 @@ class Claims(list[Claim]):
     Attributes:
         more: Whether the claim reached a bound of its work, such as much stale work to skip, before it had
             searched every line. It may then be short, or empty, although tasks wait: claim again.
+        room_in_seconds: When the rate of a group at its limit leaves room for another task; infinite if no
+            rate held a task back.
 
     Examples:
         >>> claims = queue.claim(10)
@@ -108,11 +110,14 @@ class Claims(list[Claim]):
         (0, False)
     """
 
-    __slots__ = ("more",)
+    __slots__ = ("more", "room_in_seconds")
 
-    def __init__(self, claims: Iterable[Claim] = (), *, more: bool = False) -> None:
+    def __init__(
+        self, claims: Iterable[Claim] = (), *, more: bool = False, room_in_seconds: float = inf
+    ) -> None:
         super().__init__(claims)
         self.more = more
+        self.room_in_seconds = room_in_seconds
 
 
 class DeadLetterCounts(NamedTuple):

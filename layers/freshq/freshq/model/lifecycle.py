@@ -164,11 +164,11 @@ class Lifecycle:
         return keep_origin(changed(task, **changes), task)
 
     def _worth_of(self, new: NewTask, since: float, deadline: float | None) -> dict[str, Any]:
-        """Return the value, the decay and the class of a new task whose age counts from a time in seconds."""
+        """Return the cost, value, decay and class of a new task whose age counts from a time in seconds."""
         decay, order = new.decay or Decay.STEP, self.config.order
         if new.value is None and decay is Decay.STEP and not order.plans:
-            return {}
-        worth: dict[str, Any] = {"value": new.value}
+            return {"cost": new.cost}
+        worth: dict[str, Any] = {"cost": new.cost, "value": new.value}
         if decay is not Decay.STEP:
             worth["decay"] = decay.value
         if order.plans:
@@ -581,7 +581,8 @@ def _work(task: Task, now: float) -> tuple[object, ...]:
     """Return the fields that an update may change."""
     # Ignore a delay that has passed, whether or not the task was promoted.
     due = task.not_before if task.not_before is not None and task.not_before > now else None
-    return (task.payload, due, task.priority, task.group, task.kind, task.worth, task.decay or Decay.STEP)
+    worth = (task.worth, task.decay or Decay.STEP, task.units)
+    return (task.payload, due, task.priority, task.group, task.kind, *worth)
 
 
 def held_task(claim: object) -> Task:

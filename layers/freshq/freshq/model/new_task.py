@@ -29,6 +29,7 @@ from freshq.model.task import (
     checked_trace_context,
 )
 from freshq.model.validation import MAX_PAYLOAD_BYTES, first_problem, json_copy, json_text
+from freshq.policy.groups import LARGEST_COST, SMALLEST_COST
 from freshq.policy.value import LARGEST_VALUE, SMALLEST_VALUE, Decay
 
 TOO_LARGE: Final = (
@@ -131,6 +132,8 @@ class NewTask(BaseModel):
             `delay_seconds`, and "update" or "after". A put that replaces a waiting task keeps its `put_at`,
             and is due no later than this after it. So if each put names it, the task is due no later than
             this after the first put. None: each put starts its whole delay anew.
+        cost: The units that a run is expected to take of limits in units, such as tokens of a model; greater
+            than 0. None counts as 1. `Task.set_cost` corrects it.
 
     Examples:
         >>> queue.put_many([NewTask(payload="work", task_id="b", priority=5)])[0].task_id
@@ -154,6 +157,7 @@ class NewTask(BaseModel):
     parent: Annotated[Parent | None, BeforeValidator(_as_parent)] = None
     on_conflict: Literal["ignore", "update", "after"] | None = None
     debounce_max_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
+    cost: Annotated[float, Field(ge=SMALLEST_COST, le=LARGEST_COST)] | None = None
 
     @field_validator("at", mode="before")
     @classmethod

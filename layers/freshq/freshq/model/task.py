@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 from freshq.errors import IllegalTransition, RefusedError, quoted
 from freshq.model.fields import FIELDS, NEVER, SUCCESSOR_MARK, FieldType, StoredField, plain_token
 from freshq.model.validation import json_text
+from freshq.policy.groups import DEFAULT_COST, LARGEST_COST
 from freshq.policy.retry import QUEUES
 from freshq.policy.value import DEFAULT_VALUE, Decay, value_at
 
@@ -53,7 +54,7 @@ MAX_ATTEMPTS_KEPT: Final = 5
 SUCCESSOR_FIELDS: Final = (
     *("created", "updated", "deadline", "expires", "request_token", "payload", "priority", "group", "kind"),
     *("not_before", "put_at", "first_due", "trace_context", "parent_id", "root_id"),
-    *("value", "decay", "line_class"),
+    *("value", "decay", "cost", "line_class"),
 )
 REPLACED: Final = "not run again: a later put takes its place"
 # A century. Longer spans are mistakes, and may not fit into a store's numbers.
@@ -200,10 +201,12 @@ class RunHandle:
         raised: The unexpected exception that ended it, for the log; None if there is none.
         shared_by: Tasks that are run by the same call, and share its time.
         overran: Whether it was ended because it took too long.
+        units: The units that it took; None if it did not say.
     """
 
     __slots__ = (
-        *("backoff", "lost", "max_attempts", "overran", "raised", "reported", "shared_by", "why_cancelled"),
+        *("backoff", "lost", "max_attempts", "overran", "raised", "reported", "shared_by", "units"),
+        "why_cancelled",
     )
 
     def __init__(self) -> None:
@@ -215,6 +218,7 @@ class RunHandle:
         self.raised: BaseException | None = None
         self.shared_by = 1
         self.overran = False
+        self.units: float | None = None
 
     def report(self, progress: Progress) -> None:
         """Note the progress of the run.
@@ -312,7 +316,9 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskSta
 class _Beside:
     """Keeps what a task knows beside its fields: clock, run, JSON texts, origin. Copies do not have it."""
 
-    __slots__ = ("_clock", "_debounced", "_handle", "_has_made_id", "_payload_text", "_result_text")
+    __slots__ = (
+        *("_clock", "_debounced", "_handle", "_has_made_id", "_payload_text", "_result_text", "_units"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +364,7 @@ class Task(_Beside, Generic[PayloadT]):
         root_id: The first task of its chain of parents; None if it has no parent.
         value: Its value if it is done in time, relative to the other tasks of the queue.
         decay: "linear" if the value falls steadily to 0 at the deadline; None if it does not fall.
+        cost: The units that a run of it is expected to take of limits in units; None counts as 1.
         line_class: The code of its `ValueClass` in a queue that serves by value; otherwise None.
         attempt_record: Its last failed attempts as text; `attempt_log` has them.
         successor_record: The task that takes its place when its run ends, as text; `successor` has it.
@@ -400,6 +407,7 @@ class Task(_Beside, Generic[PayloadT]):
     root_id: str | None = None
     value: float | None = None
     decay: str | None = None
+    cost: float | None = None
     line_class: str | None = None
     attempt_record: str | None = field(default=None, repr=False)
     successor_record: str | None = field(default=None, repr=False)
@@ -424,6 +432,11 @@ class Task(_Beside, Generic[PayloadT]):
     def has_value(self) -> bool:
         """Whether it was put with a value or a decay."""
         return self.value is not None or self.decay is not None
+
+    @property
+    def units(self) -> float:
+        """The units that limits charge for a run of it: its cost; 1 if it was put without one."""
+        return DEFAULT_COST if self.cost is None else self.cost
 
     @property
     def worth(self) -> float:
@@ -548,6 +561,34 @@ class Task(_Beside, Generic[PayloadT]):
             )
             raise RefusedError(msg)
         handle.report(reported)
+
+    def set_cost(self, cost: float) -> None:
+        """Say what the run really takes of limits in units, from the function that runs this task.
+
+        The difference to the cost of its put is charged to its group, or returned to it, when the run ends.
+        The task keeps the cost of its put, so another attempt is charged that again. Without a worker, call
+        it on the task of the claim that you settle.
+
+        Args:
+            cost: In units, 0 or more.
+
+        Raises:
+            ValueError: If it is not a number from 0 to 10^9.
+        """
+        if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost <= LARGEST_COST:
+            msg = f"cost: must be a number from 0 to {LARGEST_COST:.0f}, got {quoted(cost)}"
+            raise ValueError(msg)
+        handle = handle_of(self)
+        if handle is None:
+            object.__setattr__(self, "_units", float(cost))
+        else:
+            handle.units = float(cost)
+
+    @property
+    def units_taken(self) -> float | None:
+        """The units that its run took, as `set_cost` said here; None if it did not."""
+        handle = handle_of(self)
+        return getattr(self, "_units", None) if handle is None else handle.units
 
     @property
     def cancelled(self) -> bool:

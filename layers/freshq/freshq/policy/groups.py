@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from freshq.errors import plain, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from typing import Self
 
 Group: TypeAlias = str | None
@@ -20,6 +20,16 @@ Group: TypeAlias = str | None
 SMALLEST_WEIGHT: Final = 1e-3
 LARGEST_WEIGHT: Final = 1e3
 MAX_RUNNING: Final = 100_000
+# Bounds of what a task is put with, and its units without that.
+SMALLEST_COST: Final = 1e-6
+LARGEST_COST: Final = 1e9
+DEFAULT_COST: Final = 1.0
+# Units left of a limit that are only errors of rounding.
+NO_UNITS: Final = 1e-9
+# A claim that found no units left need not come again before this part of the burst is left.
+WAIT_PART: Final = 0.05
+# Key of the units left, beside the starts of groups: no group's name is empty.
+UNITS: Final = ""
 # Starts closer together than this part of a window count as one, at the later moment: a log stays short, and
 # a limit is never exceeded.
 MOMENTS_PER_WINDOW: Final = 50
@@ -31,6 +41,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _check_rate(name: str, rate: object) -> None:
+    if rate is not None and not (_is_number(rate) and 0 < rate < math.inf):  # type: ignore[operator]
+        msg = f"{name}: must be greater than 0, got {quoted(rate)}"
+        raise ValueError(msg)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRule:
     """Weight and limits of a group, or of all groups below a parent. Validated on construction.
@@ -39,6 +55,11 @@ class GroupRule:
         weight: Its share of the time relative to its siblings, while all of them have work.
         max_running: Maximum number of running tasks, over all workers; None: no limit.
         rate_per_second: Maximum number of starts per second, over all workers; None: no limit.
+        units_per_second: Maximum units per second that its tasks take, over all workers: the sum of their
+            costs; None: no limit. A task starts while any units are left, so that the dearest one runs, too;
+            what it takes beyond them is a debt. So in any time T its tasks take at most
+            burst_units + units_per_second * T, and the cost of one more task.
+        burst_units: How many units can be saved up; None: as many as a second gives.
 
     Examples:
         >>> rules = GroupRules(of={"acme": GroupRule(weight=3, max_running=5)})
@@ -49,6 +70,8 @@ class GroupRule:
     weight: float = 1.0
     max_running: int | None = None
     rate_per_second: float | None = None
+    units_per_second: float | None = None
+    burst_units: float | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -63,15 +86,35 @@ class GroupRule:
         if most is not None and not (type(most) is int and 1 <= most <= MAX_RUNNING):
             msg = f"max_running: must be a whole number from 1 to {MAX_RUNNING:,}, got {quoted(most)}"
             raise ValueError(msg)
-        rate = self.rate_per_second
-        if rate is not None and not (_is_number(rate) and 0 < rate < math.inf):
-            msg = f"rate_per_second: must be greater than 0, got {quoted(rate)}"
-            raise ValueError(msg)
+        for name in ("rate_per_second", "units_per_second", "burst_units"):
+            _check_rate(name, getattr(self, name))
+        if self.burst_units is not None and self.units_per_second is None:
+            raise ValueError("burst_units: needs units_per_second, the rate at which units come back")
 
     @property
     def has_limit(self) -> bool:
         """Whether it limits anything."""
-        return self.max_running is not None or self.rate_per_second is not None
+        return self.max_running is not None or self.has_rate
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether it limits starts, or the units that they take."""
+        return self.rate_per_second is not None or self.units_per_second is not None
+
+    @property
+    def most_units(self) -> float:
+        """How many units can be saved up; 0 without a limit in units."""
+        return self.burst_units or self.units_per_second or 0.0
+
+    def slowed(self, part: float) -> Self:
+        """Return the rule with a part of its rates."""
+        rate, units = self.rate_per_second, self.units_per_second
+        return replace(
+            self,
+            rate_per_second=None if rate is None else rate * part,
+            units_per_second=None if units is None else units * part,
+            burst_units=self.most_units or None,
+        )
 
     def values(self) -> dict[str, Any]:
         """Return the settings that differ from the defaults, as JSON values."""
@@ -155,8 +198,13 @@ class GroupRules:
 
     @cached_property
     def has_rates(self) -> bool:
-        """Whether they limit the starts of any group."""
-        return any(rule.rate_per_second is not None for rule in (self.default, *self.of.values()))
+        """Whether they limit the starts of any group, or the units that they take."""
+        return any(rule.has_rate for rule in (self.default, *self.of.values()))
+
+    @cached_property
+    def has_units(self) -> bool:
+        """Whether they limit the units of any group."""
+        return any(rule.units_per_second is not None for rule in (self.default, *self.of.values()))
 
     def rule(self, name: Group) -> GroupRule:
         """Return the rule of a group or a parent. Tasks without a group have the default rule."""
@@ -165,7 +213,7 @@ class GroupRules:
     def rated(self, group: Group) -> str | None:
         """Return the nearest of a group and its ancestors whose rate is limited; None if there is none."""
         names = self.lineage(group)[::-1] if self.has_rates else ()
-        return next((name for name in names if name and self.rule(name).rate_per_second), None)
+        return next((name for name in names if name and self.rule(name).has_rate), None)
 
     def slowed(self, parts: Mapping[str, float]) -> GroupRules:
         """Return rules in which the rates of some groups are a part of what they are here.
@@ -177,8 +225,8 @@ class GroupRules:
         for name, part in parts.items():
             rule = self.rule(name)
             fits = name in slowed or (name and len(slowed) < MAX_RULES)
-            if fits and rule.rate_per_second is not None:
-                slowed[name] = replace(rule, rate_per_second=rule.rate_per_second * part)
+            if fits and rule.has_rate:
+                slowed[name] = rule.slowed(part)
         return self if slowed == self.of else replace(self, of=slowed)
 
     def lineage(self, group: Group) -> tuple[Group, ...]:
@@ -223,20 +271,58 @@ def rate_window(rate_per_second: float) -> tuple[int, float]:
 
 
 class StartLog:
-    """The recent starts of the groups and parents with a rate. All workers share one, as JSON values."""
+    """The recent starts of the groups and parents with a rate, and the units that they have left.
 
-    __slots__ = ("_starts",)
+    All workers share one, as JSON values.
+    """
 
-    def __init__(self, values: Mapping[str, Sequence[Sequence[float]]] | None = None) -> None:
+    __slots__ = ("_starts", "_units")
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         """Start with the values that `values` returned; None: no start.
 
         Raises:
             TypeError, ValueError: If the values are damaged.
         """
+        starts_of = dict(values or {})
+        # By name: units, and when so many were left.
+        units = starts_of.pop(UNITS, {})
+        self._units = {name: (float(left), float(at)) for name, (left, at) in units.items()}
         # By name: times and numbers of starts, the oldest first.
         self._starts = {
-            name: [(float(at), int(count)) for at, count in starts] for name, starts in (values or {}).items()
+            name: [(float(at), int(count)) for at, count in starts] for name, starts in starts_of.items()
         }
+
+    def units(self, name: str, rule: GroupRule, now: float) -> float:
+        """Return the units that a group has left at `now` (seconds); below 0 it owes some."""
+        left, at = self._units.get(name, (rule.most_units, now))
+        return min(rule.most_units, left + max(0.0, now - at) * (rule.units_per_second or 0.0))
+
+    def take_units(self, name: str, rule: GroupRule, units: float, now: float) -> None:
+        """Take units from a group at `now` (seconds); a negative number returns some, up to its burst."""
+        left = min(rule.most_units, self.units(name, rule, now) - units)
+        self._units[name] = left, max(now, self._units.get(name, (0.0, now))[1])
+
+    def correct(self, taken: Iterable[tuple[Group, float]], rules: GroupRules, now: float) -> None:
+        """Take the units of each group in turn from it and its parents, as `take_units` does."""
+        for group, units in taken:
+            for name in rules.lineage(group):
+                rule = rules.rule(name)
+                if name is not None and rule.units_per_second is not None:
+                    self.take_units(name, rule, units, now)
+
+    def wait_seconds(self, name: str, rule: GroupRule, now: float) -> float:
+        """Return when the rates of a group leave room for a task, in seconds from `now`; 0: they do now.
+
+        A claim that comes then neither comes in vain nor lets units go to waste.
+        """
+        waits = [0.0]
+        if rule.units_per_second is not None and (left := self.units(name, rule, now)) <= NO_UNITS:
+            waits.append((WAIT_PART * rule.most_units - left) / rule.units_per_second)
+        if (rate := rule.rate_per_second) is not None and self.room(name, rate, now) < 1:
+            after = now - rate_window(rate)[1]
+            waits.append(min(at for at, _count in self._starts[name] if at > after) - after)
+        return max(waits)
 
     def room(self, name: str, rate_per_second: float, now: float) -> int:
         """Return how many tasks of a group may start at `now` (seconds)."""
@@ -260,15 +346,20 @@ class StartLog:
             at, count = self._starts[name][-1]
             self._starts[name][-1] = max(at, now), count
 
-    def values(self, rules: GroupRules, now: float) -> dict[str, list[list[float]]]:
-        """Return the starts that still count at `now` (seconds), as JSON values."""
-        values = {}
+    def values(self, rules: GroupRules, now: float) -> dict[str, Any]:
+        """Return the starts that still count at `now` (seconds), and the units that lack, as JSON values."""
+        values: dict[str, Any] = {}
         for name, starts in self._starts.items():
             rate = rules.rule(name).rate_per_second
             after = math.inf if rate is None else now - rate_window(rate)[1]
             if kept := [[at, count] for at, count in starts if at > after]:
                 values[name] = kept
-        return values
+        of_units = {
+            name: [left, at]
+            for name, (left, at) in self._units.items()
+            if self.units(name, rules.rule(name), now) < rules.rule(name).most_units
+        }
+        return values | ({UNITS: of_units} if of_units else {})
 
 
 class GroupRoom:
@@ -280,10 +371,16 @@ class GroupRoom:
         full: The groups found without room.
         log: The recent starts.
         started: Whether a task of a group was started.
-        rated: The groups and parents with a rate that had a start.
+        rated: The groups and parents with a limit of starts that had one.
+        expected: By group: the units of a task that is not known yet, if they are not `DEFAULT_COST`.
+        wait_seconds: When the rates leave room again for one of the full groups; infinite if none is full
+            because of a rate.
     """
 
-    __slots__ = ("_now", "_rules", "_running", "_started", "full", "log", "rated", "started")
+    __slots__ = (
+        *("_now", "_rules", "_running", "_started", "expected", "full", "log", "rated", "started"),
+        "wait_seconds",
+    )
 
     def __init__(self, rules: GroupRules, running: Callable[[str], int], log: StartLog, now: float) -> None:
         """Start a claim.
@@ -302,6 +399,8 @@ class GroupRoom:
         self.full: set[Group] = set()
         self.started = False
         self.rated: set[str] = set()
+        self.expected: Mapping[Group, float] = {}
+        self.wait_seconds = math.inf
 
     def allows(self, group: Group) -> bool:
         """Return whether a task of a group may start now."""
@@ -314,8 +413,8 @@ class GroupRoom:
             if rule.max_running is not None and self._in_work(name) >= rule.max_running:
                 self.full.add(group)
                 return False
-            rate = rule.rate_per_second
-            if rate is not None and self.log.room(name, rate, self._now) < 1:
+            if rule.has_rate and (seconds := self.log.wait_seconds(name, rule, self._now)):
+                self.wait_seconds = min(self.wait_seconds, seconds)
                 self.full.add(group)
                 return False
         return True
@@ -325,8 +424,10 @@ class GroupRoom:
             self._started[name] = self._running(name)
         return self._started[name]
 
-    def start(self, group: Group) -> None:
-        """Count a task of a group that starts."""
+    def start(self, group: Group, units: float | None = None) -> None:
+        """Count a task of a group that starts, and takes units; None: those that are expected."""
+        if units is None:
+            units = self.expected.get(group, DEFAULT_COST)
         for name in self._rules.lineage(group):
             if name is None:
                 return
@@ -337,6 +438,8 @@ class GroupRoom:
             if rule.rate_per_second is not None:
                 self.log.add(name, rule.rate_per_second, self._now)
                 self.rated.add(name)
+            if rule.units_per_second is not None:
+                self.log.take_units(name, rule, units, self._now)
 
 
 class RunningCounts:

@@ -376,29 +376,16 @@ class AttachedQueue(BaseQueue):
         parent: Task | Claim | Mapping[str, Any] | None = None,
         on_conflict: OnConflict | None = None,
         debounce_max_seconds: float | None = None,
+        cost: float | None = None,
         connection: CallersConnection | None = None,
     ) -> Receipt:
         """Put the record `task_id` into the queue; arguments and errors are as in `Queue.put`, and two more.
 
         NotFound: it does not exist. IllegalTransition: it cannot be put, or lacks what orders the table.
         """
-        return super().put(
-            payload,
-            task_id=task_id,
-            priority=priority,
-            delay_seconds=delay_seconds,
-            at=at,
-            max_age_seconds=max_age_seconds,
-            group=group,
-            kind=kind,
-            value=value,
-            decay=decay,
-            trace_context=trace_context,
-            parent=parent,
-            on_conflict=on_conflict,
-            debounce_max_seconds=debounce_max_seconds,
-            connection=connection,
-        )
+        given = locals().copy()
+        del given["self"], given["__class__"]
+        return super().put(**given)
 
     @override
     def list(

@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.errors import RefusedError, StoreError
 from freshq.model.answers import Claim, Claims, Waiting
 from freshq.model.checks import checked_count, checked_seconds
-from freshq.model.codec import WORKER_SEPARATOR
-from freshq.model.lifecycle import held_task, new_token
+from freshq.model.lifecycle import held_task
 from freshq.model.task import keep_clock
 from freshq.model.telemetry import ClaimSpan
 from freshq.policy.shedding import MAX_SHED_BEHIND, MAX_TAKES, ShedReason
-from freshq.policy.value import PLANS
-from freshq.queue.core import Verbs, transactions_of
+from freshq.queue.core import Verbs, claim_request, transactions_of
 from freshq.queue.lines import PLANNED_LINES, CountedClaim, LimitedClaim, OpenLines, place_in_line, planned
 from freshq.queue.polling import answer_of, poll_for_claims
 from freshq.queue.reading import first_to_expire, oldest_expiring, oldest_tasks, waiting
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Guard
-from freshq.stores.lines import END, Choice, ClaimRequest, NewPlan, parse_line
+from freshq.stores.lines import END, Choice, ClaimRequest, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from freshq.model.lifecycle import ClaimMoment
     from freshq.model.task import Task
     from freshq.policy.groups import Group, GroupRoom
-    from freshq.policy.order import Order
     from freshq.queue.core import Core
     from freshq.queue.lines import Level, LineBook
     from freshq.queue.shared.admission import LineCodel
@@ -527,6 +524,7 @@ class Search:
             moment = request.moment()  # the search took time
             if claim is not None:
                 claim.end(moment.now)
+                request.room_in_seconds = claim.room.wait_seconds
             return reader.take(chosen, moment)
 
         tasks = self._store.take_locked(request, choose)
@@ -601,40 +599,6 @@ class HeldSearch:
         self._longest_wait_seconds = _longest_wait_seconds(core)
         rules.meter.shed_early(task.updated, ShedReason.CODEL, 1)
         return rules.lifecycle.shed_claimed(task, task.updated, ShedReason.CODEL)
-
-
-def claim_request(
-    core: Core, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
-) -> ClaimRequest:
-    """Return the request of a claim, without the limits of groups.
-
-    Args:
-        core: The queue.
-        limit: Maximum number of claims.
-        lease_seconds: Length of the leases.
-        longest_wait_seconds: Pass over tasks that waited longer.
-    """
-    rules, config = core.rules, core.rules.config
-    fixed_seconds = rules.reserve.fixed_seconds
-    return ClaimRequest(
-        queue=core.name,
-        orders=rules.orders,
-        schedulers=core.schedulers,
-        groups=config.groups,
-        limit=limit,
-        token=config.worker_name + WORKER_SEPARATOR + new_token(),
-        clock=core.now,
-        lease_seconds=lease_seconds,
-        max_age_seconds=rules.stale_after_seconds,
-        reserve_seconds=rules.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
-        retention_seconds=config.retention_seconds,
-        longest_wait_seconds=longest_wait_seconds,
-        plan=_new_plan(core, config.order, limit) if config.order.plans else None,
-    )
-
-
-def _new_plan(core: Core, order: Order, limit: int) -> NewPlan:
-    return NewPlan(PLANS[order], core.service.slots(limit), core.service)
 
 
 def has_claimable(core: Core) -> bool:
@@ -740,7 +704,7 @@ class Claiming(Verbs):
             if brought_in := self._core.bring_in_due():
                 found = take(limit - len(claims), lease_seconds)
                 claims += found
-                claims.more = found.more
+                claims.more, claims.room_in_seconds = found.more, found.room_in_seconds
         except StoreError:
             if not claims:
                 raise
@@ -788,7 +752,7 @@ class Claiming(Verbs):
                     raise
                 logger.warning("claimed only %d of %d tasks", len(kept), limit, exc_info=True)
                 break
-            kept.more = claims.more
+            kept.more, kept.room_in_seconds = claims.more, claims.room_in_seconds
             to_shed = [claim for claim in claims if codel.sheds(claim.task, claim.task.updated)]
             kept += [claim for claim in claims if claim not in to_shed]
             if not to_shed:
@@ -846,7 +810,7 @@ class Claiming(Verbs):
         if request.groups.has_rates:
             request.groups = core.brakes.groups(request.groups, core.now())
         if running is not None:
-            request.room = running.room(request.groups, core.now())
+            request.room = room = running.room(request.groups, core.now())
         tasks = core.store.claim(Search(core.book, core.open_lines, request))
         core.schedulers.claimed(tasks)
         if request.plan is not None:
@@ -856,7 +820,8 @@ class Claiming(Verbs):
         claims = [Claim.of(task) for task in tasks]
         if running is not None:
             claims = within_limits(core, running, claims)
-        return Claims(claims, more=request.search_incomplete)
+            request.room_in_seconds = min(room.wait_seconds, running.wait_seconds)
+        return Claims(claims, more=request.search_incomplete, room_in_seconds=request.room_in_seconds)
 
     def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
         """Record live tasks that this claim would have taken without its reserve."""

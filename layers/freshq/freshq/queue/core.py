@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,16 +12,18 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast, get_args
 
-from freshq.errors import LeaseLost, LostRace, NotFound, Overloaded, RefusedError, quoted
+from freshq.errors import LeaseLost, LostRace, NotFound, Overloaded, RefusedError, StoreError, quoted
 from freshq.model.checks import checked_id
-from freshq.model.codec import JSON, encoded
+from freshq.model.codec import JSON, WORKER_SEPARATOR, encoded
 from freshq.model.fields import plain_token
-from freshq.model.lifecycle import SERVED, Lifecycle, Stamps, held_task
+from freshq.model.lifecycle import SERVED, Lifecycle, Stamps, held_task, new_token
 from freshq.model.new_task import parse_new_task
 from freshq.model.storable_options import QueueRules, StoredOptions
 from freshq.model.task import LIVE, TaskStatus, handle_of
 from freshq.model.telemetry import SettleSpan, observed, observer_of, telemetries
+from freshq.policy.groups import StartLog
 from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
+from freshq.policy.value import PLANS
 from freshq.queue.lines import LineBook, OpenLines
 from freshq.queue.shared.admission import AdmissionControl, BacklogBound, LineCodel
 from freshq.queue.shared.later import Later
@@ -28,7 +32,7 @@ from freshq.queue.shared.measures import FlowMeter, SharedReserve
 from freshq.queue.shared.options import SharedOptions
 from freshq.queue.upkeep import Upkeep
 from freshq.stores.base import Conflict, Guard, OnConflict
-from freshq.stores.lines import LevelSchedulers, LineOrders, ServiceMeter
+from freshq.stores.lines import ClaimRequest, LevelSchedulers, LineOrders, NewPlan, ServiceMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,11 +43,14 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueConfig
     from freshq.model.task import Progress, Task
     from freshq.model.telemetry import Telemetry
+    from freshq.policy.groups import Group
     from freshq.policy.order import Order
     from freshq.policy.retry import AttemptLimit
     from freshq.policy.shedding import ShedReason
     from freshq.stores.base import CallersConnection, PutResult, Store, Transactions
+    from freshq.stores.lines import LimitedLines, Stored
 
+logger = logging.getLogger(__name__)
 # Puts tasks into the store; returns for each, in order: whether it was new, the outcome, or the error.
 Write: TypeAlias = "Callable[[Sequence[Task]], Sequence[bool | PutResult]]"
 # Attempts of a read-change-commit before LostRace is raised.
@@ -143,6 +150,8 @@ class Core:
         book: The lines that this process knows.
         open_lines: The lines of groups that have room, if there are limits and many lines.
         brakes: How far providers have slowed the rates of the queue and its groups.
+        units_due: What ended tasks took beyond, or less than, the units that were charged: their groups, and
+            the units.
         running: Enforces the limits of groups; None if the store does.
         telemetries: Receive every verb.
         observer: All of them, but their own errors are only logged. None if there are none.
@@ -178,6 +187,7 @@ class Core:
         self.open_lines = OpenLines(self.book)
         self.later = Later(self.name, self.catch_up)
         self.brakes = SharedBrakes(store, self.name)
+        self.units_due: deque[tuple[Group, float]] = deque()
         self.running = None if store.counts_groups else SharedRunning(store, self.name)
         self.warned_of_slow_claim_at = -inf
         given = "clock" in config.model_fields_set
@@ -572,7 +582,10 @@ class Core:
         except Conflict as conflict:
             raise self.lease_lost(claim, conflict.current) from None
         self.store.notifier.changed(self.name, [settled])
-        return self.ended(claim, settled, is_served=settlement.verb in SERVED)
+        ended = self.ended(claim, settled, is_served=settlement.verb in SERVED)
+        if self.units_due:
+            self.correct_units()
+        return ended
 
     def _settle_observed(self, observer: Telemetry, settlement: Settlement) -> Task:
         span = SettleSpan(self.name, [(settlement.claim.task, settlement.verb)])
@@ -645,9 +658,51 @@ class Core:
             self.running.extended(tasks, now)
 
     def stopped_running(self, tasks: Sequence[Task]) -> None:
-        """Stop counting tasks as running."""
+        """Stop counting tasks as running that never ran, and return what was charged for them."""
+        if self.rules.config.groups.has_units:
+            charged = tasks if self.running is None else filter(self.running.counts, tasks)
+            self.units_due += [(task.group, -task.units) for task in charged if task.group is not None]
         if self.running is not None:
             self.running.ended(tasks, self.now())
+        if self.units_due:
+            self.correct_units()
+
+    def _ended_in_group(self, task: Task, settled: Task) -> None:
+        """Stop counting a task of a group; note what its run took beyond, or less than, its cost.
+
+        A run whose attempt does not count took nothing, unless it said so.
+        """
+        if self.running is not None:
+            self.running.ended([task], settled.updated)
+        if not self.rules.config.groups.has_units:
+            return
+        units = task.units_taken
+        if units is None:
+            units = 0.0 if settled.attempts < task.attempts else task.units
+        if units != task.units:
+            self.units_due.append((task.group, units - task.units))
+
+    def correct_units(self) -> None:
+        """Charge, or return, the units that are due; if the store does not answer, with the next ones."""
+        due = [self.units_due.popleft() for _ in range(len(self.units_due))]
+        rules = self.rules.config.groups
+
+        def correct(reader: LimitedLines) -> list[Stored]:
+            log, now = StartLog(reader.starts()), self.now()
+            log.correct(due, rules, now)
+            reader.keep_starts(log.values(rules, now))
+            return []
+
+        try:
+            rules = self.brakes.groups(rules, self.now())
+            if self.running is not None:
+                self.running.correct(due, rules, self.now())
+            else:
+                request = claim_request(self, 1, self.rules.config.lease_seconds)
+                self.store.take_locked(request, correct)
+        except StoreError:
+            self.units_due += due
+            logger.warning("queue %r: could not correct the units of groups", self.name, exc_info=True)
 
     def ended(self, claim: Claim, settled: Task, *, is_served: bool) -> Task:
         """Count the end of an attempt, and the time that it took; return the settled task.
@@ -664,8 +719,8 @@ class Core:
         self.schedulers.settled(task, own_seconds)
         if self.rules.config.order.plans:
             self.service.ended(task, own_seconds)
-        if self.running is not None and task.group is not None:
-            self.running.ended([task], settled.updated)
+        if task.group is not None:
+            self._ended_in_group(task, settled)
         in_time = None
         if settled.status is TaskStatus.PENDING:
             self.upkeep.delayed()
@@ -685,6 +740,40 @@ class Core:
         if left_seconds > needed_seconds:
             return None
         return Overloaded.of_late_child(task.task_id, left_seconds, needed_seconds)
+
+
+def claim_request(
+    core: Core, limit: int, lease_seconds: float, longest_wait_seconds: float = inf
+) -> ClaimRequest:
+    """Return the request of a claim, without the limits of groups.
+
+    Args:
+        core: The queue.
+        limit: Maximum number of claims.
+        lease_seconds: Length of the leases.
+        longest_wait_seconds: Pass over tasks that waited longer.
+    """
+    rules, config = core.rules, core.rules.config
+    fixed_seconds = rules.reserve.fixed_seconds
+    return ClaimRequest(
+        queue=core.name,
+        orders=rules.orders,
+        schedulers=core.schedulers,
+        groups=config.groups,
+        limit=limit,
+        token=config.worker_name + WORKER_SEPARATOR + new_token(),
+        clock=core.now,
+        lease_seconds=lease_seconds,
+        max_age_seconds=rules.stale_after_seconds,
+        reserve_seconds=rules.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
+        retention_seconds=config.retention_seconds,
+        longest_wait_seconds=longest_wait_seconds,
+        plan=_new_plan(core, config.order, limit) if config.order.plans else None,
+    )
+
+
+def _new_plan(core: Core, order: Order, limit: int) -> NewPlan:
+    return NewPlan(PLANS[order], core.service.slots(limit), core.service)
 
 
 class Verbs:

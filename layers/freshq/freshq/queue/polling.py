@@ -160,16 +160,18 @@ class Fetcher:
         core.upkeep.rely(self._began, self._due, self._delays)
         return math.inf
 
-    def found_few(self, found: int, *, more: bool = False) -> None:
+    def found_few(self, found: int, *, more: bool = False, room_in_seconds: float = math.inf) -> None:
         """Note that a look found too few tasks, so that the next one is due after `seconds`.
 
         Args:
             found: How many it found.
             more: Whether it ended before it had searched every line.
+            room_in_seconds: When a rate leaves room for a task that it held back.
         """
         if found:
             self._found_at = time.monotonic()
-        self._look_at = time.monotonic() + (0.0 if self.goes_on(found, more=more) else self.seconds())
+        seconds = 0.0 if self.goes_on(found, more=more) else min(room_in_seconds, self.seconds())
+        self._look_at = time.monotonic() + seconds
 
     def goes_on(self, found: int, *, more: bool) -> bool:
         """Return whether to look again immediately: this look found nothing, and did not search every line.
@@ -211,7 +213,8 @@ def poll_for_claims(claim: Callable[[], Claims], core: Core, wait_seconds: float
         left = deadline - time.monotonic()
         if left <= 0:
             return claims
-        seconds = 0.0 if fetcher.goes_on(0, more=claims.more) else fetcher.seconds()
+        goes_on = fetcher.goes_on(0, more=claims.more)
+        seconds = 0.0 if goes_on else min(claims.room_in_seconds, fetcher.seconds())
         return Interval(min(left, seconds), fetcher.signal, fetcher.seen)
 
     return poll

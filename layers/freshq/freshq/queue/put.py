@@ -41,7 +41,7 @@ DELAYING: Final = ("update", "after")
 LEFT_OUT: Final = dict.fromkeys(("payload", "priority", "delay_seconds"), object()) | dict.fromkeys(
     (
         *("task_id", "at", "max_age_seconds", "group", "kind"),
-        *("value", "decay", "trace_context", "parent", "debounce_max_seconds"),
+        *("value", "decay", "cost", "trace_context", "parent", "debounce_max_seconds"),
     )
 )
 
@@ -66,6 +66,7 @@ class Putting(Verbs):
         parent: Task | Claim | Mapping[str, Any] | None = None,
         on_conflict: OnConflict | None = None,
         debounce_max_seconds: float | None = None,
+        cost: float | None = None,
         connection: CallersConnection | None = None,
     ) -> Receipt:
         """Add a task; raise Overloaded if admission control or its parent's deadline rejected it.
@@ -79,11 +80,11 @@ class Putting(Verbs):
             max_age_seconds: Seconds from then until the task is stale; at most the queue's max age.
             group: Tenant or key.
             kind: The type of the message; a worker may choose its handler by it.
-            value: Its value if it is done in time, as in `NewTask`; the order "value" serves by it.
-            decay: How the value falls until the deadline: "step" or "linear".
+            value: Its value if it is done in time, and its decay, as in `NewTask`, for the order "value".
             trace_context: The trace that it belongs to, as in `NewTask`; None for the telemetry's.
             parent: The task whose run puts this one, or its `as_parent`; see `NewTask`.
             on_conflict: What to do with a live task of this id, as in `NewTask`; debounce_max_seconds, too.
+            cost: The units that its run is expected to take of limits in units; None counts as 1.
             connection: Put in the transaction of this connection of SQLAlchemy, Django or a driver.
         """
         given = {name: each for name, each in locals().items() if each is not LEFT_OUT.get(name, each)}

@@ -305,7 +305,8 @@ class LevelSchedulers:
                 continue
             self.record(level, group, 1)
             if room is not None:
-                room.start(group)
+                task = getattr(candidate, "task", None)  # a store that counts later shows no task
+                room.start(group, None if task is None else task.units)
             yield candidate
 
     def _next_group(self, level: int, groups: Collection[str | None]) -> str | None:
@@ -378,6 +379,8 @@ class ClaimRequest:
         longest_wait_seconds: Tasks that waited longer are passed over, stale or not; infinite: none.
         room: The room that the limits of groups leave, for stores that do not count by group.
         plan: Plans what to serve of the lines of a group; None if `orders` decides.
+        room_in_seconds: When the rates of groups leave room for a task that they held back; infinite if they
+            held back none. The search sets it.
         search_incomplete: Whether the last search reached a bound of its work before it had searched every
             line; the search sets it.
         saw_no_line: Whether the last search found no line, or took all that its lines had, so that nothing
@@ -398,6 +401,7 @@ class ClaimRequest:
     longest_wait_seconds: float = inf
     room: GroupRoom | None = None
     plan: NewPlan | None = None
+    room_in_seconds: float = inf
     search_incomplete: bool = False
     saw_no_line: bool = False
 
@@ -582,8 +586,8 @@ class LimitedLines(LineReader[Stored], Protocol):
     def running_by_group(self) -> Mapping[str, int]:
         """Return the number of running tasks of each group that has any."""
 
-    def starts(self) -> Mapping[str, Sequence[Sequence[float]]]:
-        """Return the recent starts of groups, as they were kept."""
+    def starts(self) -> Mapping[str, Any]:
+        """Return the recent starts of groups, and their units, as they were kept."""
 
-    def keep_starts(self, values: Mapping[str, list[list[float]]]) -> None:
-        """Keep the recent starts of groups."""
+    def keep_starts(self, values: Mapping[str, Any]) -> None:
+        """Keep the recent starts of groups, and their units."""

@@ -379,7 +379,7 @@ class MemoryQueue:
         self.dead: SortedList = SortedList()
         self.states = StateCounts()
         self.running = RunningCounts()
-        self.starts: Mapping[str, Sequence[Sequence[float]]] = {}
+        self.starts: Mapping[str, Any] = {}
 
     def add(self, task: Task) -> None:
         """Add a task."""
@@ -684,11 +684,11 @@ class MemoryReader(LimitedLines):
         return self._queue.running.by_group()
 
     @override
-    def starts(self) -> Mapping[str, Sequence[Sequence[float]]]:
+    def starts(self) -> Mapping[str, Any]:
         return self._queue.starts
 
     @override
-    def keep_starts(self, values: Mapping[str, list[list[float]]]) -> None:
+    def keep_starts(self, values: Mapping[str, Any]) -> None:
         self._queue.starts = values
 
 

@@ -87,6 +87,7 @@ class KindDefaults(TypedDict, total=False):
     group: str | None
     value: float | None
     decay: Decay | str | None
+    cost: float | None
 
 
 class PutOptions(KindDefaults, total=False):

@@ -466,8 +466,8 @@ class IsolatedRunner(CoroutineRunner):
             start = Start(slot.runs, tasks, is_batch, self._now(), time.monotonic(), block)
             end = self._run_in(slot, run, start)
             if end is not None:
-                for handle, last in zip(handles, end.last, strict=True):
-                    handle.reported = last or handle.reported
+                for handle, last, units in zip(handles, end.last, end.units, strict=True):
+                    handle.reported, handle.units = last or handle.reported, units
                 self._return(slot, end, run)
                 return self._result(end, run)
         msg = f"{STARTS} processes ended before they began to run it"

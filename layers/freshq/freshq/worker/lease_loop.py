@@ -6,6 +6,7 @@ import time
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
@@ -221,8 +222,8 @@ class LeaseLoop(WorkLoop):
         self._executor.start(calls)
         self._wake_executor()
         if len(claims) < limit:  # after the start, because it may read the store
-            self._fetcher.found_few(len(claims), more=claims.more)
-            if claims.more:
+            self._fetcher.found_few(len(claims), more=claims.more, room_in_seconds=claims.room_in_seconds)
+            if claims.more or claims.room_in_seconds < inf:
                 self._last_work = time.monotonic()  # it is not idle
 
     def _claim(self) -> tuple[Claims, int]:

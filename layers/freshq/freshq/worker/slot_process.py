@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from typing_extensions import override
 
-from freshq.model.answers import Busy, Reject, Retry, error_text, traceback_text
+from freshq.model.answers import Busy, Reject, Retry, busy_of, error_text, traceback_text
 from freshq.model.task import Progress, RunHandle, Task, give_handle, keep_clock
 from freshq.worker.executor import OwnLoop, result_of
 from freshq.worker.runner import CoroutineRunner, RunContexts
@@ -109,7 +109,8 @@ class Raised(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
-        """Return the form of an exception."""
+        """Return the form of an exception; of a push-back by HTTP that of `Busy`, which can be read."""
+        error = busy_of(error, time.time()) or error
         category = next((each for each in (Busy, Reject, Retry) if isinstance(error, each)), Exception)
         shown = error if category is Exception else error.__cause__
         traceback = ((shown and traceback_text(shown)) or "")[-MAX_TRACEBACK_CHARS:] or None
@@ -132,7 +133,7 @@ class Raised(NamedTuple):
 class End(NamedTuple):
     """The end of a run: a result, of a batch the result or a `Raised` for each task, or what it raised.
 
-    `was_told` says whether it had been told to stop before.
+    `was_told` says whether it had been told to stop before; `units` are what each task took, if it said so.
     """
 
     peak_bytes: int
@@ -140,6 +141,7 @@ class End(NamedTuple):
     result: Any
     raised: Raised | None
     was_told: bool
+    units: list[float | None]
 
 
 class LogLine(NamedTuple):
@@ -267,7 +269,8 @@ class SlotProcess:
             self._handles, self._coroutine = [], None
             was_told = _are_cancelled(handles) or self._is_signalled
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_BYTES
-        end = End(peak_bytes, [each.reported for each in handles], result, raised, was_told)
+        last, units = [each.reported for each in handles], [each.units for each in handles]
+        end = End(peak_bytes, last, result, raised, was_told, units)
         if _problem(end) is not None:
             parts = [_portable(each) for each in (result if start.is_batch else [result])]
             end = end._replace(result=parts) if start.is_batch else end._replace(result=None, raised=parts[0])

@@ -78,6 +78,9 @@ DecayOption = Annotated[
     Decay | None,
     typer.Option("--decay", help="How its value falls until its deadline: not at all, or linearly to 0."),
 ]
+Cost = Annotated[
+    float | None, typer.Option(help="The units that its run takes of limits in units, 1 by default.")
+]
 Dead = Annotated[
     bool, typer.Option("--dead", help="Claim dead letters instead, for inspection. On attached tables only.")
 ]
@@ -109,6 +112,7 @@ def put(
     kind: Kind = None,
     value: Value = None,
     decay: DecayOption = None,
+    cost: Cost = None,
     on_conflict: Conflict = None,
     debounce_max_seconds: DebounceMaxSeconds = None,
     text: AsText = False,
@@ -122,14 +126,10 @@ def put(
     session = context.session
     if not isinstance(context.obj, Session):  # a shell continues
         session.refuse_memory()
-    options: dict[str, Any] = {
-        "priority": priority,
-        "delay_seconds": delay_seconds,
-        "at": None if at is None else instant("at", at),
-        "max_age_seconds": max_age_seconds,
-        "group": group,
-    }
-    options |= {"kind": kind, "value": value, "decay": decay, "debounce_max_seconds": debounce_max_seconds}
+    options: dict[str, Any] = {"priority": priority, "delay_seconds": delay_seconds, "group": group}
+    options |= {"at": None if at is None else instant("at", at), "max_age_seconds": max_age_seconds}
+    options |= {"kind": kind, "value": value, "decay": decay, "cost": cost}
+    options |= {"debounce_max_seconds": debounce_max_seconds}
     _check_lines(lines, payload, task_id, on_conflict, text=text, as_tasks=as_tasks)
     if lines is not None:
         put_lines(session, lines, options, as_text=text, as_tasks=as_tasks)

@@ -403,6 +403,7 @@ def details(task: Task, now: float) -> dict[str, Any]:
         "has_result": task.result is not None,
         "value": task.value,
         "decay": task.decay,
+        "cost": task.cost,
         "attempt_log": [attempt._asdict() for attempt in reversed(task.attempt_log)],
         **_progress(task),
         "history": [{"at": at, "event": event} for at, event in _in_order(_history(task, now))],

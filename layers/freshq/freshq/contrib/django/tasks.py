@@ -72,10 +72,10 @@ PARTS: Final = frozenset({"args", "kwargs", "enqueued_at", "using"})
 # Options that are stored with a task. The others come from its definition in the code.
 USING: Final = (
     *("priority", "backend", "run_after", "max_attempts"),
-    *("max_age_seconds", "group", "value", "decay"),
+    *("max_age_seconds", "group", "value", "decay", "cost"),
 )
 # Those that `put` takes under the same name.
-PUT: Final = ("max_age_seconds", "group", "value", "decay")
+PUT: Final = ("max_age_seconds", "group", "value", "decay", "cost")
 STATUSES: Final = {
     TaskStatus.PENDING: TaskResultStatus.READY,
     TaskStatus.TAKEN: TaskResultStatus.RUNNING,
@@ -108,6 +108,7 @@ class FreshqTask(Task):
         group: Tenant or key, for fairness and limits.
         value: Its value if it is done in time, for queues with the order "value".
         decay: How the value falls until the deadline: "step" or "linear".
+        cost: The units that its run is expected to take of limits in units; None counts as 1.
     """
 
     max_attempts: AttemptLimit = QUEUES
@@ -115,6 +116,7 @@ class FreshqTask(Task):
     group: str | None = None
     value: float | None = None
     decay: str | None = None
+    cost: float | None = None
 
     @override
     def using(self, **changes: Any) -> Self:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from freshq.model.answers import Claim
     from freshq.model.task import Task
-    from freshq.policy.groups import GroupRules
+    from freshq.policy.groups import Group, GroupRules
     from freshq.policy.limits import RetryBudget, SharedBucket
     from freshq.stores.base import Store
 
@@ -37,6 +37,9 @@ OF_QUEUE: Final = ""
 # The record of brakes is read this often, and keeps this many: it must fit into one item.
 READ_BRAKES_SECONDS: Final = 1.0
 MAX_BRAKES: Final = 200
+# Weight of a task in the units that the next task of its group is expected to take, and groups remembered.
+LAST_COST_WEIGHT: Final = 1 / 8
+MAX_EXPECTED: Final = 10_000
 # A worker that got fewer slots than it can use asks again after this time.
 ASK_AGAIN_SECONDS: Final = 1.0
 # First attempts per deposit into the shared budget.
@@ -349,6 +352,9 @@ class SharedRunning:
         self._lock = new_lock()
         # By task id: its group, and when its lease ends.
         self._held: dict[str, tuple[str, float]] = {}
+        # When the rates left room, at the last claim; and the units of a group's tasks, of late.
+        self.wait_seconds = inf
+        self._expected: dict[Group, float] = {}
 
     def room(self, rules: GroupRules, now: float) -> GroupRoom:
         """Return the room that the limits leave, as last written.
@@ -360,7 +366,7 @@ class SharedRunning:
         return self._room({} if record is None else record.values, rules, now)
 
     def admitted(self, claims: Sequence[Claim], rules: GroupRules, now: float) -> list[Claim]:
-        """Return the claims that are within the limits, and count them.
+        """Return the claims that are within the limits, and count them; note when there is room again.
 
         Raises:
             StoreError: If the store did not answer, or other processes wrote each time; nothing was counted.
@@ -372,8 +378,9 @@ class SharedRunning:
             admitted.clear()
             for claim in claims:
                 if room.allows(claim.task.group):
-                    room.start(claim.task.group)
+                    room.start(claim.task.group, claim.task.units)
                     admitted.append(claim)
+            self.wait_seconds = room.wait_seconds
             with self._lock:
                 new = {claim.task.task_id: _entry(claim.task) for claim in admitted if claim.task.group}
                 held = self._held | new
@@ -385,7 +392,37 @@ class SharedRunning:
             raise StoreError(msg)
         with self._lock:
             self._held |= {claim.task.task_id: _entry(claim.task) for claim in admitted if claim.task.group}
+            if rules.has_units:
+                self._expect([claim.task for claim in claims])
         return admitted
+
+    def _expect(self, tasks: Sequence[Task]) -> None:
+        """Follow the units of the tasks of each group, so that claims take few that must go back."""
+        for task in tasks:
+            mean = self._expected.pop(task.group, task.units)
+            self._expected[task.group] = mean + LAST_COST_WEIGHT * (task.units - mean)
+        for group in list(self._expected)[:-MAX_EXPECTED]:
+            del self._expected[group]
+
+    def counts(self, task: Task) -> bool:
+        """Return whether a task of this process is counted as running."""
+        return task.task_id in self._held
+
+    def correct(self, due: Sequence[tuple[Group, float]], rules: GroupRules, now: float) -> None:
+        """Take units of groups in addition, or return some.
+
+        Raises:
+            StoreError: If the store did not answer, or other processes wrote each time; nothing was changed.
+        """
+
+        def correct(values: Mapping[str, Any]) -> dict[str, Any]:
+            log = StartLog(values.get("starts"))
+            log.correct(due, rules, now)
+            return {**values, "starts": log.values(rules, now)}
+
+        if not change_record(self._store, self._queue, RUNNING, correct):
+            msg = f"queue {self._queue!r}: other processes changed the units of groups each time"
+            raise StoreError(msg)
 
     def extended(self, tasks: Sequence[Task], now: float) -> None:
         """Count tasks until the end of their extended leases."""
@@ -426,7 +463,9 @@ class SharedRunning:
             for group, number in by_group.items():
                 for name in rules.lineage(group):
                     counts[str(name)] += number
-        return GroupRoom(rules, counts.__getitem__, StartLog(values.get("starts")), now)
+        room = GroupRoom(rules, counts.__getitem__, StartLog(values.get("starts")), now)
+        room.expected = self._expected
+        return room
 
     def _others(self, values: Mapping[str, Any], now: float) -> dict[str, Any]:
         held = values.get("held", {})

@@ -169,18 +169,18 @@ class SqlReader(LimitedLines, SqlWaiting):
             self.starts()
 
     @override
-    def starts(self) -> Mapping[str, Sequence[Sequence[float]]]:
+    def starts(self) -> Mapping[str, Any]:
         if self._record is None:
             this = self._of_queue | {"of_name": STARTS}
             self._record = self._execute("starts", this).one_or_none()
             if self._record is None:
                 self._execute("add_starts", this | {"record": "{}", "version": new_token()})
                 self._record = self._execute("starts", this).one()
-        starts: dict[str, list[list[float]]] = json.loads(self._record.record)
+        starts: dict[str, Any] = json.loads(self._record.record)
         return starts
 
     @override
-    def keep_starts(self, values: Mapping[str, list[list[float]]]) -> None:
+    def keep_starts(self, values: Mapping[str, Any]) -> None:
         this = self._of_queue | {"of_name": STARTS, "earlier_version": self._record.version}
         self._execute("change_starts", this | {"record": json_text(values), "version": new_token()})
 

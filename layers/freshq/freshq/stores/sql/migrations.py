@@ -32,6 +32,7 @@ from freshq.model.options import NAME_PATTERN, QueueConfig, checked_options
 from freshq.model.storable_options import NOTE_PREFIX, RECORD
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, MAX_TRACE_CONTEXT_BYTES, TRACEPARENT
 from freshq.model.validation import MAX_JSON_DEPTH, MAX_PAYLOAD_BYTES
+from freshq.policy.groups import DEFAULT_COST, LARGEST_COST, SMALLEST_COST
 from freshq.policy.order import Order
 from freshq.policy.value import (
     AGE_DIGITS,
@@ -273,6 +274,9 @@ LIMITS: Final[dict[str, object]] = {
     "min_value": SMALLEST_VALUE,
     "max_value": LARGEST_VALUE,
     "default_value": DEFAULT_VALUE,
+    "min_cost": SMALLEST_COST,
+    "max_cost": LARGEST_COST,
+    "default_cost": DEFAULT_COST,
     "step": Decay.STEP.value,
     "linear": Decay.LINEAR.value,
     "by_value": Order.VALUE.value,
@@ -312,6 +316,9 @@ BROKEN: Final[dict[str, dict[str, Any]]] = {
     "low_value": {"value": 0},
     "high_value": {"value": 2 * LARGEST_VALUE},
     "bad_decay": {"decay": "x"},
+    "infinite_cost": {"cost": inf},
+    "low_cost": {"cost": 0},
+    "high_cost": {"cost": 2 * LARGEST_COST},
     "infinite_at": {"at": inf},
     "low_at": {"at": -1},
     "high_at": {"at": 2 * MAX_EPOCH_SECONDS},
@@ -341,7 +348,7 @@ VERSION: Final = re.compile(f"{MARK}[0-9a-f]+")
 # Arguments in the JSON object that MariaDB's function takes, its texts, and those that may not contain NUL.
 IN_OBJECT: Final = (
     *("task_id", "priority", "delay_seconds", "at", "max_age_seconds", "group", "kind", "value", "decay"),
-    *("trace_context", "on_conflict"),
+    *("trace_context", "on_conflict", "cost"),
 )
 NULS: Final = {"id": "task_id", "group": "group", "kind": "kind"}
 TEXTS_IN_OBJECT: Final = ("task_id", "group", "kind", "decay", "trace_context", "on_conflict")
@@ -549,7 +556,33 @@ def _create(connection: sa.Connection, schema: Schema) -> None:
     create_missing(connection, schema.metadata.sorted_tables)
 
 
-MIGRATIONS: Final = (Migration(1, "create the tables", _create),)
+# PostgreSQL's functions of freshq without a cost: a call could mean them or those with one.
+WITHOUT_COST: Final = sa.text(
+    "SELECT CAST(CAST(pg_proc.oid AS regprocedure) AS text) "
+    "FROM pg_proc JOIN pg_namespace ON pg_namespace.oid = pronamespace "
+    "WHERE proname = :of_name AND quote_ident(nspname) || '.' = :of_place AND prosrc LIKE :of_freshq "
+    "AND NOT 'cost' = ANY (proargnames)"
+)
+
+
+def _add_cost(connection: sa.Connection, schema: Schema) -> None:
+    """Add the column of costs, unless the tables were just made; drop the functions that put without one."""
+    column, table = schema.tasks.c.cost_millionths, schema.tasks.name
+    if column.name not in {each["name"] for each in sa.inspect(connection).get_columns(table)}:
+        text = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
+        name = connection.dialect.identifier_preparer.format_table(schema.tasks)
+        connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {text}")
+    function = put_function(connection, schema)
+    if function is not None and connection.dialect.name == "postgresql":
+        names = {"of_name": function.name, "of_place": place_in(connection, table), "of_freshq": f"%{MARK}%"}
+        for found in connection.execute(WITHOUT_COST, names).scalars().all():
+            connection.exec_driver_sql(f"DROP FUNCTION {found}")
+
+
+MIGRATIONS: Final = (
+    Migration(1, "create the tables", _create),
+    Migration(2, "add the cost of tasks", _add_cost),
+)
 
 
 def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:

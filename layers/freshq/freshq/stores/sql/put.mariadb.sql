@@ -47,7 +47,7 @@ BEGIN
     DECLARE new_id CHAR(32) DEFAULT MD5(CONCAT(UUID(), RAND()));
     DECLARE id, line_group, of_kind, of_decay, trace, on_conflict, options, shown, rest, number, refused, problem
         LONGTEXT CHARSET utf8mb4 COLLATE utf8mb4_bin;
-    DECLARE level, delay_seconds, at_seconds, max_age_seconds, worth, queue_max_age_seconds DOUBLE;
+    DECLARE level, delay_seconds, at_seconds, max_age_seconds, worth, of_cost, queue_max_age_seconds DOUBLE;
     DECLARE levels INTEGER DEFAULT 0;
     DECLARE outcome VARCHAR(9) DEFAULT 'CREATED';
     DECLARE CONTINUE HANDLER FOR 1062 SET outcome = 'DUPLICATE';
@@ -142,7 +142,7 @@ BEGIN
             level = COALESCE(JSON_VALUE(arguments, '$.priority'), 0),
             delay_seconds = COALESCE(JSON_VALUE(arguments, '$.delay_seconds'), 0),
             at_seconds = JSON_VALUE(arguments, '$.at'), worth = JSON_VALUE(arguments, '$.value'),
-            max_age_seconds = JSON_VALUE(arguments, '$.max_age_seconds');
+            max_age_seconds = JSON_VALUE(arguments, '$.max_age_seconds'), of_cost = JSON_VALUE(arguments, '$.cost');
         -- The first broken rule decides, in the order in which `Queue.put` checks them.
         SET refused = CASE
             WHEN of_queue IS NULL OR of_queue NOT RLIKE {queue_name} THEN {bad_queue}
@@ -172,6 +172,8 @@ BEGIN
             WHEN trace NOT RLIKE {traceparent} THEN {bad_traceparent}
             WHEN LENGTH(trace) > {max_trace_bytes} OR trace NOT RLIKE '^[ -~]*\\z' THEN {bad_tracestate}
             WHEN HEX(on_conflict) NOT IN (HEX('ignore'), HEX('update')) THEN {bad_conflict}
+            WHEN of_cost < {min_cost} THEN CONCAT({low_cost}, ', got ', of_cost)
+            WHEN of_cost > {max_cost} THEN CONCAT({high_cost}, ', got ', of_cost)
             WHEN at_seconds IS NOT NULL AND delay_seconds <> 0 THEN {two_times}
             WHEN of_payload IS NULL THEN 'payload: must not be NULL; the JSON value null is ''null'''
             WHEN problem IS NOT NULL THEN problem
@@ -202,7 +204,7 @@ BEGIN
         task.put_us = now_us, task.request_token = new_token, task.put_token = CONCAT('c', new_token),
         task.payload = of_payload, task.priority = level, task.task_group = line_group, task.kind = of_kind,
         task.trace_context = trace, task.value_millionths = ROUND(worth * 1e6),
-        task.decay = IF(of_decay = {step}, NULL, of_decay);
+        task.decay = IF(of_decay = {step}, NULL, of_decay), task.cost_millionths = ROUND(of_cost * 1e6);
     -- The age counts from when the task is due.
     SET task.first_due_us = CASE
         WHEN at_seconds IS NOT NULL THEN ROUND(at_seconds * 1e6)
@@ -257,6 +259,8 @@ BEGIN
             AND COALESCE(old.value_millionths, 1e6 * {default_value})
                 = COALESCE(task.value_millionths, 1e6 * {default_value})
             AND old.decay <=> task.decay
+            AND COALESCE(old.cost_millionths, 1e6 * {default_cost})
+                = COALESCE(task.cost_millionths, 1e6 * {default_cost})
             AND (BINARY old.payload = BINARY task.payload OR COALESCE(JSON_EQUALS(old.payload, task.payload), FALSE))
         ) THEN
             SET outcome = 'UPDATED';

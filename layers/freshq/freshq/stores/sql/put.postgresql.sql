@@ -16,6 +16,7 @@ value double precision DEFAULT NULL,
 decay text DEFAULT NULL,
 trace_context text DEFAULT NULL,
 on_conflict text DEFAULT NULL,
+cost double precision DEFAULT NULL,
 OUT outcome text
 
 -- name: put
@@ -126,6 +127,9 @@ BEGIN
         (octet_length(convert_to(trace_context, 'UTF8')) > {max_trace_bytes} OR trace_context !~ '^[ -~]*$',
             {bad_tracestate}, quote_literal(trace_context)),
         (on_conflict NOT IN ('ignore', 'update'), {bad_conflict}, quote_literal(on_conflict)),
+        (cost = ANY (infinite), {infinite_cost}, cost::text),
+        (cost < {min_cost}, {low_cost}, cost::text),
+        (cost > {max_cost}, {high_cost}, cost::text),
         (at IS NOT NULL AND delay_seconds <> 0, {two_times}, NULL),
         (payload IS NULL, 'payload: must not be NULL; the JSON value null is ''null''', NULL),
         (problem IS NOT NULL, format('payload: not a JSON value (%s)', problem), NULL),
@@ -166,6 +170,7 @@ BEGIN
     task.trace_context := trace_context;
     task.value_millionths := round(value * 1e6);
     task.decay := nullif(decay, {step});
+    task.cost_millionths := round(cost * 1e6);
     -- The age counts from when the task is due.
     task.first_due_us := CASE
         WHEN at IS NOT NULL THEN (at_seconds * 1000000)::bigint
@@ -229,10 +234,12 @@ BEGIN
             outcome := 'CREATED';
         ELSIF on_conflict = 'update' AND (old.successor_record IS NOT NULL OR (
             nullif(greatest(old.not_before_us, now_us), now_us), old.priority, old.task_group, old.kind,
-            coalesce(old.value_millionths, 1e6 * {default_value}), coalesce(old.decay, {step})
+            coalesce(old.value_millionths, 1e6 * {default_value}), coalesce(old.decay, {step}),
+            coalesce(old.cost_millionths, 1e6 * {default_cost})
         ) IS DISTINCT FROM (
             task.not_before_us, task.priority, task.task_group, task.kind,
-            coalesce(task.value_millionths, 1e6 * {default_value}), coalesce(task.decay, {step})
+            coalesce(task.value_millionths, 1e6 * {default_value}), coalesce(task.decay, {step}),
+            coalesce(task.cost_millionths, 1e6 * {default_cost})
         ) OR NOT CASE
             WHEN old.payload = task.payload THEN true
             WHEN old.payload || task.payload LIKE '%\\u0000%' THEN false
@@ -262,7 +269,7 @@ AS $freshq$
 BEGIN
     SELECT put.task_id, put.outcome INTO task_id, outcome FROM {function}(
         queue, payload::text, task_id, priority, delay_seconds, at, max_age_seconds, "group", kind, value, decay,
-        trace_context, on_conflict
+        trace_context, on_conflict, cost
     ) AS put;
 END
 $freshq$

@@ -182,6 +182,7 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
         *(sa.Column(name, key_text(MAX_ID_BYTES)) for name in ("parent_id", "root_id")),
         sa.Column("value_millionths", sa.BigInteger),
         sa.Column("decay", sa.String(DECAY_CHARS)),
+        sa.Column("cost_millionths", sa.BigInteger),
         sa.Column("line_class", sa.String(CLASS_CHARS)),
         sa.Column("line", key_text(MAX_LINE_BYTES)),
         required("agenda", sa.String(AGENDA_CHARS)),
