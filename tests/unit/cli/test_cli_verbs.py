@@ -104,6 +104,12 @@ class TestPutAndGet:
         assert queue.stats().pending == 1
         assert '{"order": 42}' in freshq("get", "a").stdout
 
+    def test_a_task_is_put_with_its_cost(self) -> None:
+        answer("put", "1", "--task-id", "dear", "--cost", "700")
+        assert answer("get", "dear")["cost"] == 700
+        assert "cost 700" in " ".join(freshq("get", "dear").stdout.replace(":", " ").split())
+        fails(2, "cost", "put", "1", "--task-id", "free", "--cost", "0")
+
     def test_a_duplicate_is_refused_and_changes_nothing(self) -> None:
         answer("put", "1", "--task-id", "a")
         fails(1, "already queued", "put", "2", "--task-id", "a")
