@@ -29,8 +29,7 @@ from freshq.model.task import (
     checked_trace_context,
 )
 from freshq.model.validation import MAX_PAYLOAD_BYTES, first_problem, json_copy, json_text
-from freshq.policy.groups import LARGEST_COST, SMALLEST_COST
-from freshq.policy.value import LARGEST_VALUE, SMALLEST_VALUE, Decay
+from freshq.policy.value import LARGEST_COST, LARGEST_VALUE, SMALLEST_COST, SMALLEST_VALUE, Decay
 
 TOO_LARGE: Final = (
     f"{{}} bytes of JSON, at most {MAX_PAYLOAD_BYTES} are allowed on every store; "

@@ -15,9 +15,8 @@ from typing_extensions import TypeVar
 from freshq.errors import IllegalTransition, RefusedError, quoted
 from freshq.model.fields import FIELDS, NEVER, SUCCESSOR_MARK, FieldType, StoredField, plain_token
 from freshq.model.validation import json_text
-from freshq.policy.groups import DEFAULT_COST, LARGEST_COST
 from freshq.policy.retry import QUEUES
-from freshq.policy.value import DEFAULT_VALUE, Decay, value_at
+from freshq.policy.value import DEFAULT_COST, DEFAULT_VALUE, LARGEST_COST, Decay, value_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from freshq.errors import plain, quoted
+from freshq.policy.value import DEFAULT_COST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,10 +21,6 @@ Group: TypeAlias = str | None
 SMALLEST_WEIGHT: Final = 1e-3
 LARGEST_WEIGHT: Final = 1e3
 MAX_RUNNING: Final = 100_000
-# Bounds of what a task is put with, and its units without that.
-SMALLEST_COST: Final = 1e-6
-LARGEST_COST: Final = 1e9
-DEFAULT_COST: Final = 1.0
 # Units left of a limit that are only errors of rounding.
 NO_UNITS: Final = 1e-9
 # A claim that found no units left need not come again before this part of the burst is left.

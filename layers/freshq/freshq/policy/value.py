@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 SMALLEST_VALUE: Final = 1e-6
 LARGEST_VALUE: Final = 1e12
 DEFAULT_VALUE: Final = 1.0
+# Bounds of the cost of a task, in units, and its cost if it was put without one.
+SMALLEST_COST: Final = 1e-6
+LARGEST_COST: Final = 1e9
+DEFAULT_COST: Final = 1.0
 # Classes for each doubling of the value. One would cost up to 0.03 of the value that can be delivered.
 BANDS_PER_DOUBLING: Final = 2
 # Added to the band of a value, so that all bands are positive: from 88 to 207, two hexadecimal digits.

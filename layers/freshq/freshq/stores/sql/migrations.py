@@ -32,15 +32,17 @@ from freshq.model.options import NAME_PATTERN, QueueConfig, checked_options
 from freshq.model.storable_options import NOTE_PREFIX, RECORD
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, MAX_TRACE_CONTEXT_BYTES, TRACEPARENT
 from freshq.model.validation import MAX_JSON_DEPTH, MAX_PAYLOAD_BYTES
-from freshq.policy.groups import DEFAULT_COST, LARGEST_COST, SMALLEST_COST
 from freshq.policy.order import Order
 from freshq.policy.value import (
     AGE_DIGITS,
     AGE_OFFSET,
     BAND_OFFSET,
     BANDS_PER_DOUBLING,
+    DEFAULT_COST,
     DEFAULT_VALUE,
+    LARGEST_COST,
     LARGEST_VALUE,
+    SMALLEST_COST,
     SMALLEST_VALUE,
     Decay,
 )
