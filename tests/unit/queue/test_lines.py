@@ -390,7 +390,7 @@ def test_a_claim_that_has_taken_all_looks_for_no_lines(
     book: LineBook, keys: list[str], waits: list[str | None], later_seconds: float, is_enough: bool
 ) -> None:
     Lines(keys).seen(book)
-    book.cleared(1000.0)
+    book.looks(1000.0)
     level, asked = book.choose(4) or pytest.fail("no line is known")
     tasks = [task_at(number, level.number, group) for number, group in enumerate(waits)]
     taken = [task for group in asked for task in tasks if task.group == group][: sum(asked.values())]

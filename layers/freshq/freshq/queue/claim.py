@@ -432,8 +432,9 @@ class Search:
         """Take tasks of known lines; return whether these, and so the queue, have no more."""
         found, request = self._take(level, asked), self.request
         # An order that switches takes by several calls.
-        is_one_call = request.orders.constant is not None
-        return is_one_call and self._book.has_no_more(level, asked, found, request.clock())
+        if not self._missing or request.orders.constant is None:
+            return False
+        return self._book.has_no_more(level, asked, found, request.clock())
 
     def _look(self, take: Callable[[], bool]) -> None:
         """Look for lines, and take tasks from them; if these are too few, clear stale tasks and try again."""
@@ -445,13 +446,13 @@ class Search:
             if not is_short or not self._store.clear_stale(request.queue, request.clock()):
                 break
             request.search_incomplete = True
-        self._book.cleared(request.clock())
         if not request.groups.has_limits:  # a claim within limits searches every line
             request.search_incomplete |= self._book.left_out
         request.search_incomplete &= self._missing > 0
 
     def _take_found(self) -> bool:
         """Look for lines and ask them, the highest level first; return whether there are lines."""
+        self._book.looks(self.request.clock())
         for level in self._book.look(self._store.line_reader(self.request.queue)):
             self._take_from(level)
             if not self._missing:

@@ -136,8 +136,8 @@ class LineBook:
         self._cursors: dict[int, str] = {}
         # False while each look finds other lines: then a claim that asks known lines would ask in vain.
         self._is_steady = True
-        # When stale tasks had last been taken out of the way of a claim.
-        self._cleared_at = -inf
+        # When a claim last looked for lines, and for stale tasks in them.
+        self._looked_at = -inf
 
     def copy(self, schedulers: LevelSchedulers) -> LineBook:
         """Return an independent copy with other schedulers, for a peek."""
@@ -169,9 +169,9 @@ class LineBook:
             return level, dict.fromkeys(level.keys, count)
         return level, self.ask(level, [*level.keys], count)
 
-    def cleared(self, now: float) -> None:
-        """Note that a claim has looked for lines, and for stale tasks in them, at `now` (seconds)."""
-        self._cleared_at = now
+    def looks(self, now: float) -> None:
+        """Note that a claim looks for lines, and then for stale tasks in them, at `now` (seconds)."""
+        self._looked_at = now
 
     def has_no_more(
         self, level: Level, asked: Mapping[Group, int], tasks: Sequence[Task], now: float
@@ -186,7 +186,7 @@ class LineBook:
             tasks: What it took.
             now: When, in seconds.
         """
-        if not (tasks and level.is_only and 0 <= now - self._cleared_at < RELY_SECONDS):
+        if not (tasks and level.is_only and 0 <= now - self._looked_at < RELY_SECONDS):
             return False
         served = Counter(task.group for task in tasks)
         return all(served[group] < asked.get(group, 0) for group in level.keys)
