@@ -247,6 +247,16 @@ class TestReserve:
         assert claimed(queue, 2) == []
         assert found.read_record(queue.name, "reserve-spans") is not None
 
+    def test_tasks_behind_skipped_ones_are_claimed_together(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, order="fifo", reserve=10)
+        for number in range(3):
+            queue.put(f"hopeless {number}", max_age_seconds=9)
+        queue.put("first")
+        assert claimed(queue, 2) == ["first"]
+        for number in range(6):
+            queue.put(number)
+        assert claimed(queue, 5) == [0, 1, 2, 3, 4]
+
     def test_a_task_that_no_claim_skipped_is_expired(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, reserve=10)
         put(queue, store, "a", "b")

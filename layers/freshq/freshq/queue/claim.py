@@ -452,11 +452,12 @@ class Search:
 
     def _take_found(self) -> bool:
         """Look for lines and ask them, the highest level first; return whether there are lines."""
-        self._book.looks(self.request.clock())
         for level in self._book.look(self._store.line_reader(self.request.queue)):
             self._take_from(level)
             if not self._missing:
                 break
+        else:  # only then does the claim look for stale tasks, and for those that it skipped
+            self._book.looks(self.request.clock())
         return self._book.has_lines
 
     def _take_from(self, level: Level) -> None:
@@ -830,7 +831,8 @@ class Claiming(Verbs):
         if request.saw_no_line:  # no task waits that it could have skipped
             return
         moment = request.moment()
-        if reserve.check_due(moment.now, seconds, short=short):
+        found = not reserve.check_due(moment.now, seconds, short=short)  # by an earlier claim
+        if not found:
             created_after = moment.now - request.max_age_seconds
             store = self._core.store
             until = moment.now + seconds
@@ -838,3 +840,5 @@ class Claiming(Verbs):
             found = reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)
             if found and short:
                 reserve.bound(first_to_expire(store, self.name, moment.now, created_after))
+        if found and short:
+            self._core.book.skipped()

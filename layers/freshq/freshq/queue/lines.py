@@ -47,7 +47,8 @@ PLANNED_LINES: Final = 1_000
 MIN_ASKED: Final = 4
 # How long a process uses its list of the lines of groups with room, if there are too many for a window.
 OPEN_SECONDS: Final = 1.0
-# How long a process relies on a look for lines: stale tasks in the way of a claim are shed as late.
+# How long a process relies on a look for lines: tasks that go stale, or that the reserve keeps from claims,
+# hide those behind them until the next look.
 RELY_SECONDS: Final = 0.05
 
 
@@ -170,8 +171,12 @@ class LineBook:
         return level, self.ask(level, [*level.keys], count)
 
     def looks(self, now: float) -> None:
-        """Note that a claim looks for lines, and then for stale tasks in them, at `now` (seconds)."""
+        """Note that a claim has found too few tasks in all lines at `now` (seconds), and looks for stale ones."""
         self._looked_at = now
+
+    def skipped(self) -> None:
+        """Note that claims skip live tasks: because of them PostgreSQL may take fewer than asked."""
+        self._looked_at = -inf
 
     def has_no_more(
         self, level: Level, asked: Mapping[Group, int], tasks: Sequence[Task], now: float
