@@ -271,6 +271,19 @@ class TestKeys:
         assert "keys must be hashable, such as a string, got list" in (known(queue, ids[2]).error or "")
         assert sorted(chain.from_iterable(batched.calls)) == [ids[0], ids[3]]
 
+    def test_a_key_that_cannot_be_compared_ends_only_the_attempt_of_its_task(self, queue: Queue) -> None:
+        class Key:
+            def __hash__(self) -> int:
+                return 1
+
+            def __eq__(self, other: object) -> bool:
+                raise ValueError("no key like any other")
+
+        numbers(queue, 3)
+        batched = Batched(batch_by=lambda _task: Key(), max_attempts=1)
+        fates = drain(queue, batched.handlers)
+        assert sorted(fate.error or "" for fate in fates) == ["", *["ValueError: no key like any other"] * 2]
+
     def test_a_payload_without_the_field_fails_alone(self, queue: Queue) -> None:
         batched = Batched(batch_by="model", max_attempts=1)
         queue.put({"model": "m"}, kind="embed", task_id="a")

@@ -246,12 +246,12 @@ class WaitingRuns:
         run.started = inf
         try:
             key = (task.kind, self._runner.batch_key(task))
+            left_seconds = task.stale_at - self._queue.admin.now()
+            slack_seconds = self._run_times[task.kind or ""].slack_seconds(left_seconds)
+            batch = self._batches.add(key, rule, run, now, slack_seconds)  # compares keys of the application
         except Exception as error:  # noqa: BLE001 - it ends the attempt of this task
             run.batch = BatchRun([run], now, problem=error)
             return run.batch
-        left_seconds = task.stale_at - self._queue.admin.now()
-        slack_seconds = self._run_times[task.kind or ""].slack_seconds(left_seconds)
-        batch = self._batches.add(key, rule, run, now, slack_seconds)
         run.batch = batch.tasks[0].batch or BatchRun(batch.tasks, batch.opened_at)
         return None if batch.missing else run.batch
 
