@@ -262,11 +262,13 @@ class TestKeys:
         def key(task: Task) -> str:
             if task.payload == 1:
                 raise LookupError("no key")
+            if task.payload == 4:
+                raise SystemExit(3)
             return [] if task.payload == 2 else "k"  # type: ignore[return-value]
 
-        ids, batched = numbers(queue, 4), Batched(batch_by=key, max_attempts=1)
+        ids, batched = numbers(queue, 5), Batched(batch_by=key, max_attempts=1)
         work_off(queue, batched.handlers)
-        assert [known(queue, each).result for each in ids] == [0, None, None, 3]
+        assert [known(queue, each).result for each in ids] == [0, None, None, 3, None]
         assert "no key" in (known(queue, ids[1]).error or "")
         assert "keys must be hashable, such as a string, got list" in (known(queue, ids[2]).error or "")
         assert sorted(chain.from_iterable(batched.calls)) == [ids[0], ids[3]]

@@ -249,7 +249,7 @@ class WaitingRuns:
             left_seconds = task.stale_at - self._queue.admin.now()
             slack_seconds = self._run_times[task.kind or ""].slack_seconds(left_seconds)
             batch = self._batches.add(key, rule, run, now, slack_seconds)  # compares keys of the application
-        except Exception as error:  # noqa: BLE001 - it ends the attempt of this task
+        except BaseException as error:  # noqa: BLE001 - as in `run_to_end`: it ends the attempt of this task
             run.batch = BatchRun([run], now, problem=error)
             return run.batch
         run.batch = batch.tasks[0].batch or BatchRun(batch.tasks, batch.opened_at)
