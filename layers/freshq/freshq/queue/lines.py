@@ -171,7 +171,7 @@ class LineBook:
         return level, self.ask(level, [*level.keys], count)
 
     def looks(self, now: float) -> None:
-        """Note that a claim has found too few tasks in all lines at `now` (seconds), and looks for stale ones."""
+        """Note that a claim found too few tasks in all lines at `now` (seconds), and looks for stale ones."""
         self._looked_at = now
 
     def skipped(self) -> None:
