@@ -34,9 +34,9 @@ def test_each_task_is_in_one_call_of_its_key_in_order_and_in_time(
         if not batch.missing:
             calls.append(batch.tasks)
     missing = batches.missing
-    left = batches.take_all()
+    left = batches.take_due(math.inf)
     assert missing == sum(batch.missing for batch in left)
-    assert len(batches) == 0
+    assert batches.due_at == math.inf
     assert batches.due_at == math.inf
     calls += [batch.tasks for batch in left]
     assert sorted(number for call in calls for _key, number, _by in call) == [*range(len(arrivals))]
@@ -53,7 +53,7 @@ def test_the_earliest_slack_counts_and_a_full_batch_waits_for_nothing() -> None:
     batches.add("a", rule, 2, 101.0, 2.0)
     assert (batches.due_at, batches.take_due(102.9)) == (103.0, [])
     assert batches.add("a", rule, 3, 102.0, math.inf).tasks == [1, 2, 3]
-    assert (len(batches), batches.take_due(math.inf)) == (0, [])
+    assert (batches.due_at, batches.take_due(math.inf)) == (math.inf, [])
     assert batches.add("a", rule, 4, 102.0, math.inf).tasks == [4]
 
 
@@ -62,7 +62,7 @@ def test_due_batches_come_earliest_first() -> None:
     for key, slack_seconds in (("late", 5.0), ("soon", 1.0), ("last", 9.0)):
         batches.add(key, rule, key, 0.0, slack_seconds)
     assert [batch.tasks for batch in batches.take_due(5.0)] == [["soon"], ["late"]]
-    assert [batch.tasks for batch in batches.take_all()] == [["last"]]
+    assert [batch.tasks for batch in batches.take_due(math.inf)] == [["last"]]
 
 
 @given(st.lists(st.floats(0.001, 1000), min_size=1), SECONDS)

@@ -112,10 +112,6 @@ class Batches(Generic[T]):
         """Start with none."""
         self._filling: dict[Hashable, Batch[T]] = {}
 
-    def __len__(self) -> int:
-        """Return the number of batches that fill."""
-        return len(self._filling)
-
     @property
     def missing(self) -> int:
         """How many tasks more they take."""
@@ -149,10 +145,6 @@ class Batches(Generic[T]):
         """Remove the batches whose calls are due, and return them, the earliest first."""
         due = [key for key, batch in self._filling.items() if batch.due_at <= now]
         return sorted((self._filling.pop(key) for key in due), key=lambda batch: batch.due_at)
-
-    def take_all(self) -> list[Batch[T]]:
-        """Remove all batches, and return them, the earliest first."""
-        return self.take_due(math.inf)
 
 
 class SlotUse:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from freshq.model.task import Task
-    from freshq.policy.batching import Batch
     from freshq.queue.base import BaseQueue
     from freshq.worker.run import TaskRun
 
@@ -261,11 +260,15 @@ class WaitingRuns:
 
     def take_due(self) -> list[BatchRun]:
         """Remove the batches whose calls are due, and return them."""
-        return _calls(self._batches.take_due(time.monotonic())) if self._batches else []
+        return self._take(time.monotonic())
 
     def take_all(self) -> list[BatchRun]:
         """Remove all batches, and return them, the earliest first."""
-        return _calls(self._batches.take_all())
+        return self._take(inf)
+
+    def _take(self, now: float) -> list[BatchRun]:
+        calls = (batch.tasks[0].batch for batch in self._batches.take_due(now))
+        return [call for call in calls if call is not None]
 
     def begun(self, call: BatchRun) -> None:
         """Note a call that runs."""
@@ -296,7 +299,3 @@ class WaitingRuns:
             else:
                 run.extended(claim)
         return lost
-
-
-def _calls(batches: Iterable[Batch[TaskRun]]) -> list[BatchRun]:
-    return [batch.tasks[0].batch for batch in batches if batch.tasks[0].batch is not None]
