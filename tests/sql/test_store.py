@@ -481,6 +481,7 @@ def test_a_claim_that_takes_a_recovered_task_again_hands_out_the_later_version(
     for task_id in ("a", "b"):
         queue.put("work", task_id=task_id)
     queue.claim()  # the next claim takes from the same line, before it looks for others
+    store.clock.advance(1)  # it does look: the last look was long ago
     look = Search._look
     earlier: list[Task] = []
 

@@ -86,27 +86,3 @@ def test_a_program_of_before_works_beside_newer_tables(
         queue.create_table()
     found = [finding for finding in store.examine() if finding.health is Health.WRONG]
     assert [(finding.subject, finding.action) for finding in found] == [("table", "update freshq")]
-
-
-def test_tables_without_costs_get_them(store: SqlStore, engine: sa.Engine) -> None:
-    schema, table = store.schema, store.schema.tasks.name
-    function = f"freshq_put_{table}"
-    with engine.begin() as connection:  # as the first version made them
-        connection.execute(sa.text(f"ALTER TABLE {table} DROP COLUMN cost_millionths"))
-        connection.execute(schema.migrations.delete().where(schema.migrations.c.version > 1))
-        if engine.dialect.name == "postgresql":
-            connection.execute(
-                sa.text(
-                    f"CREATE FUNCTION {function}(queue text, payload text, on_conflict text DEFAULT NULL) "
-                    "RETURNS text LANGUAGE sql AS $$ SELECT 'old' -- freshq 0 $$"
-                )
-            )
-    assert migrate(store.database, schema) == ["add the cost of tasks"]
-    assert migrate(store.database, schema) == []
-    queue = Queue(SqlStore(engine, table), clock=time.time)
-    queue.put("x", task_id="dear", cost=2.5)
-    assert (known(queue, "dear").cost, known(queue, queue.put("y").task_id).cost) == (2.5, None)
-    if engine.dialect.name == "postgresql":
-        with engine.begin() as connection:
-            put = connection.execute(sa.text(f"SELECT outcome FROM {function}('default', '1', cost => 4)"))
-            assert put.scalars().all() == ["CREATED"]

@@ -558,33 +558,7 @@ def _create(connection: sa.Connection, schema: Schema) -> None:
     create_missing(connection, schema.metadata.sorted_tables)
 
 
-# PostgreSQL's functions of freshq without a cost: a call could mean them or those with one.
-WITHOUT_COST: Final = sa.text(
-    "SELECT CAST(CAST(pg_proc.oid AS regprocedure) AS text) "
-    "FROM pg_proc JOIN pg_namespace ON pg_namespace.oid = pronamespace "
-    "WHERE proname = :of_name AND quote_ident(nspname) || '.' = :of_place AND prosrc LIKE :of_freshq "
-    "AND NOT 'cost' = ANY (proargnames)"
-)
-
-
-def _add_cost(connection: sa.Connection, schema: Schema) -> None:
-    """Add the column of costs, unless the tables were just made; drop the functions that put without one."""
-    column, table = schema.tasks.c.cost_millionths, schema.tasks.name
-    if column.name not in {each["name"] for each in sa.inspect(connection).get_columns(table)}:
-        text = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
-        name = connection.dialect.identifier_preparer.format_table(schema.tasks)
-        connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {text}")
-    function = put_function(connection, schema)
-    if function is not None and connection.dialect.name == "postgresql":
-        names = {"of_name": function.name, "of_place": place_in(connection, table), "of_freshq": f"%{MARK}%"}
-        for found in connection.execute(WITHOUT_COST, names).scalars().all():
-            connection.exec_driver_sql(f"DROP FUNCTION {found}")
-
-
-MIGRATIONS: Final = (
-    Migration(1, "create the tables", _create),
-    Migration(2, "add the cost of tasks", _add_cost),
-)
+MIGRATIONS: Final = (Migration(1, "create the tables", _create),)
 
 
 def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
