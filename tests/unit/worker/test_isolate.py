@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from freshq import GroupRule, GroupRules, Handlers, Queue, Task, TaskStatus, Worker
 from freshq.telemetry import Outcome, RunReport
 from freshq.worker import isolate
+from freshq.worker.options import parse_worker_options
 from tests.support import isolated
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
@@ -595,3 +597,27 @@ class TestShortage:
             wait_until(lambda: known(queue, "a").status is TaskStatus.SUCCESS)
         assert known(queue, "a").attempts == 1
         assert working.observer.settlements[0][1] is Outcome.RELEASED
+
+
+def test_handlers_are_found_by_their_module_and_name() -> None:
+    assert pickle.loads(pickle.dumps(isolated.handlers)) is isolated.handlers  # noqa: S301 - our own
+    with pytest.raises(pickle.PicklingError, match="not a global variable of a module"):
+        pickle.dumps(Handlers())
+
+
+def test_a_forked_child_closes_its_copies_of_the_files(queue: Queue) -> None:
+    class Slot:
+        is_forgotten = False
+
+        def forget(self) -> None:
+            self.is_forgotten = True
+
+    slot: Any = Slot()
+    config = parse_worker_options({"isolate": True})
+    with isolate.IsolatedRunner(isolated.run, config, queue.admin.now) as runner:
+        runner._slots.add(slot)
+        runner.forget_parent()
+        runner._slots.clear()
+        assert slot.is_forgotten
+        assert runner._template is not None
+        assert runner._template._control.fileno() == -1

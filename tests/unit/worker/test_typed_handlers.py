@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from random import Random
@@ -425,3 +426,15 @@ def _fails(_task: Task) -> None:
 
 async def _fails_async(_task: Task) -> None:
     raise OSError
+
+
+def test_a_type_of_payload_that_cannot_be_read_is_refused(handlers: Handlers) -> None:
+    def of_missing(_task: Task, payload: Missing) -> None:  # type: ignore[name-defined]  # noqa: F821
+        """Name a type that no module has."""
+
+    def of_lock(_task: Task, payload: threading.Lock) -> None:
+        """Take what no codec decodes."""
+
+    for function in (of_missing, of_lock):
+        with pytest.raises(ValueError, match="handler of 'work': the type of its payload cannot be read"):
+            handlers.on("work")(function)
