@@ -163,7 +163,7 @@ def prepare(folder: Path, rooms: list[str]) -> None:
         shutil.copytree(PROJECT / name, folder / name, ignore=unwanted)
     for file, name in UNCHANGED_CONSTRUCTORS:
         _leave_constructor(folder / "freshq", file, name)
-    patience = "from typing import Final\n\nPATIENCE_SECONDS: Final = 8.0\n"
+    patience = "from typing import Final\n\nPATIENCE_SECONDS: Final = 20.0\n"
     (folder / "tests/support/patience.py").write_text(patience, "utf-8")
     tests = list(dict.fromkeys(test for room in rooms for test in TESTS[room]))
     settings = {
