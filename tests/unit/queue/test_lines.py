@@ -18,7 +18,7 @@ from freshq.queue import lines
 from freshq.queue.claim import PARTIAL_ROUNDS, Search, preview
 from freshq.queue.lines import (
     MIN_ASKED,
-    RELY_SECONDS,
+    RELOOK_SECONDS,
     CountedClaim,
     Level,
     LineBook,
@@ -381,7 +381,7 @@ def request_for(limit: int, order: Order, schedulers: LevelSchedulers) -> ClaimR
         (["0a", "0b"], ["a", "b"], 0.04, True),
         (["0a", "0b"], ["a"] * 5 + ["b"], 0.04, False),
         (["0"], [], 0.04, False),
-        (["0"], [None], 2 * RELY_SECONDS, False),
+        (["0"], [None], 2 * RELOOK_SECONDS, False),
         (["0"], [None], -0.01, False),
         (["0", "5"], [None], 0.04, False),
     ],
@@ -390,7 +390,7 @@ def test_a_claim_that_has_taken_all_looks_for_no_lines(
     book: LineBook, keys: list[str], waits: list[str | None], later_seconds: float, is_enough: bool
 ) -> None:
     Lines(keys).seen(book)
-    book.looks(1000.0)
+    book.note_look(1000.0)
     level, asked = book.choose(4) or pytest.fail("no line is known")
     tasks = [task_at(number, level.number, group) for number, group in enumerate(waits)]
     taken = [task for group in asked for task in tasks if task.group == group][: sum(asked.values())]

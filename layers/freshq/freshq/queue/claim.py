@@ -457,7 +457,7 @@ class Search:
             if not self._missing:
                 break
         else:  # only then does the claim look for stale tasks, and for those that it skipped
-            self._book.looks(self.request.clock())
+            self._book.note_look(self.request.clock())
         return self._book.has_lines
 
     def _take_from(self, level: Level) -> None:
@@ -841,4 +841,4 @@ class Claiming(Verbs):
             if found and short:
                 reserve.bound(first_to_expire(store, self.name, moment.now, created_after))
         if found and short:
-            self._core.book.skipped()
+            self._core.book.note_skipped()

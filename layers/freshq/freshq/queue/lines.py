@@ -49,7 +49,7 @@ MIN_ASKED: Final = 4
 OPEN_SECONDS: Final = 1.0
 # How long a process relies on a look for lines: tasks that go stale, or that the reserve keeps from claims,
 # hide those behind them until the next look.
-RELY_SECONDS: Final = 0.05
+RELOOK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +170,11 @@ class LineBook:
             return level, dict.fromkeys(level.keys, count)
         return level, self.ask(level, [*level.keys], count)
 
-    def looks(self, now: float) -> None:
+    def note_look(self, now: float) -> None:
         """Note that a claim found too few tasks in all lines at `now` (seconds), and looks for stale ones."""
         self._looked_at = now
 
-    def skipped(self) -> None:
+    def note_skipped(self) -> None:
         """Note that claims skip live tasks: because of them PostgreSQL may take fewer than asked."""
         self._looked_at = -inf
 
@@ -191,7 +191,7 @@ class LineBook:
             tasks: What it took.
             now: When, in seconds.
         """
-        if not (tasks and level.is_only and 0 <= now - self._looked_at < RELY_SECONDS):
+        if not (tasks and level.is_only and 0 <= now - self._looked_at < RELOOK_SECONDS):
             return False
         served = Counter(task.group for task in tasks)
         return all(served[group] < asked.get(group, 0) for group in level.keys)
