@@ -332,7 +332,8 @@ class AttachedQueue(BaseQueue):
     """A queue of an application's records, as returned by `Queue.dynamodb(..., attach=True)`.
 
     The payload of a task is the record: the application's attributes as JSON values. The verbs of a queue
-    never change them, and a record that leaves the queue stays in the table.
+    never change them, and a record that leaves the queue stays in the table. `put` also raises NotFound if
+    the record does not exist, and IllegalTransition if it cannot be put, or lacks what orders the table.
 
     Attributes:
         name: Name of the queue.
@@ -379,13 +380,25 @@ class AttachedQueue(BaseQueue):
         cost: float | None = None,
         connection: CallersConnection | None = None,
     ) -> Receipt:
-        """Put the record `task_id` into the queue; arguments and errors are as in `Queue.put`, and two more.
-
-        NotFound: it does not exist. IllegalTransition: it cannot be put, or lacks what orders the table.
-        """
-        given = locals().copy()
-        del given["self"], given["__class__"]
-        return super().put(**given)
+        """Put the record `task_id` into the queue; arguments and errors are as in `Queue.put`."""
+        return super().put(
+            payload,
+            task_id=task_id,
+            priority=priority,
+            delay_seconds=delay_seconds,
+            at=at,
+            max_age_seconds=max_age_seconds,
+            group=group,
+            kind=kind,
+            value=value,
+            decay=decay,
+            trace_context=trace_context,
+            parent=parent,
+            on_conflict=on_conflict,
+            debounce_max_seconds=debounce_max_seconds,
+            cost=cost,
+            connection=connection,
+        )
 
     @override
     def list(
