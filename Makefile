@@ -78,8 +78,8 @@ SAMPLE ?= 0
 mutation: setup ## Mutation testing of policy, model, queue, stores and worker, into docs/contributing/mutation.md (SAMPLE=300 tries so many of each room)
 	@$(BIN)/python -m local.mutation --sample $(SAMPLE) --report docs/contributing/mutation.md
 
-mutation-sample: setup ## Mutation testing by a small random sample of each room
-	@$(BIN)/python -m local.mutation --sample 30
+mutation-sample: setup ## Mutation testing by a small random sample of each room whose turn is today
+	@$(BIN)/python -m local.mutation --today --sample 30
 
 coverage: setup ## Measure branch coverage of the fast tests by room, into docs/contributing/coverage.md (some minutes)
 	@$(BIN)/python -m local.pages coverage

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     Figures = dict[str, float | None]
-    Measure = Callable[["Place", str], Figures]
+    Measure = Callable[["ContenderServer", str], Figures]
     Disturb = Callable[["Running"], None]
 
 MODULE: Final = ("-m", "benchmarks.harness_peers")
@@ -68,7 +68,7 @@ BACKENDS: Final = (
 UPDATES: Final = "SELECT sum(n_tup_upd), sum(n_tup_hot_upd) FROM pg_stat_user_tables"
 
 
-class Asked(RuntimeError):
+class ContenderFailed(RuntimeError):
     """A program of a contender failed."""
 
 
@@ -138,7 +138,7 @@ def ended(program: Program) -> Iterator[None]:
         program.end()
 
 
-class Serving(Program):
+class ServingWorker(Program):
     """A worker whose runs are added to a list of each task's runs."""
 
     def __init__(self, runs: dict[int, list[Run]], *arguments: Any) -> None:
@@ -153,7 +153,7 @@ class Serving(Program):
             self._runs.setdefault(int(number), []).append(Run(*map(float, times)))
 
 
-class Offering(Program):
+class Producer(Program):
     """A producer.
 
     Attributes:
@@ -179,7 +179,7 @@ class Running:
     """A load that is being served.
 
     Attributes:
-        place: Where.
+        server: The server of its database.
         peer: The contender.
         where: Its database's URL.
         load: The load.
@@ -187,7 +187,7 @@ class Running:
         began: When the first task was put.
     """
 
-    place: Place
+    server: ContenderServer
     peer: str
     where: str
     load: Load
@@ -200,8 +200,8 @@ class Running:
 
     def start_worker(self) -> None:
         """Start a worker."""
-        arguments = (self.place.interpreter(self.peer), "serve", self.peer, self.where, self.load.slots)
-        self.worker = Serving(self.runs, *arguments)
+        arguments = (self.server.interpreter(self.peer), "serve", self.peer, self.where, self.load.slots)
+        self.worker = ServingWorker(self.runs, *arguments)
 
     def end_worker(self) -> None:
         """End the current worker."""
@@ -247,17 +247,17 @@ class Served:
         return sum(len(runs) - 1 for runs in self.running.runs.values())
 
 
-class Place:
-    """A server for the contenders.
+class ContenderServer:
+    """A PostgreSQL for the contenders.
 
     Attributes:
-        server: The server.
+        postgres: The server.
         pressure_seconds: How long a snapshot stays open.
     """
 
-    def __init__(self, server: Postgres, python: str, pressure_seconds: float) -> None:
+    def __init__(self, postgres: Postgres, python: str, pressure_seconds: float) -> None:
         """Measure nothing yet, with an interpreter in which other queues are installed."""
-        self.server, self.pressure_seconds = server, pressure_seconds
+        self.postgres, self.pressure_seconds = postgres, pressure_seconds
         self._python, self._numbers = python, count()
 
     def interpreter(self, peer: str) -> str:
@@ -268,7 +268,7 @@ class Place:
         """Return the last word of a program of a contender; None if it is not installed.
 
         Raises:
-            Asked: If the program fails.
+            ContenderFailed: If the program fails.
         """
         done = subprocess.run(
             [self.interpreter(peer), *MODULE, verb, peer, where, str(number)],
@@ -278,34 +278,34 @@ class Place:
             return None
         if done.returncode != 0:
             msg = f"{verb} {peer}: {done.stderr.strip()[-400:]}"
-            raise Asked(msg)
+            raise ContenderFailed(msg)
         return done.stdout.split()[-1]
 
     @contextmanager
     def database(self) -> Iterator[str]:
         """Yield the URL of a new database, dropped at the end: its vacuum would disturb the next run."""
         name = f"run{next(self._numbers)}"
-        new_database(self.server, name)
+        new_database(self.postgres, name)
         self.execute("CHECKPOINT")
         try:
-            yield f"postgresql://freshq@{HOST}:{self.server.port}/{name}"
+            yield f"postgresql://freshq@{HOST}:{self.postgres.port}/{name}"
         finally:
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def execute(self, statement: str) -> None:
         """Execute a statement outside a transaction."""
-        with psycopg.connect(conninfo(self.server), autocommit=True) as connection:
+        with psycopg.connect(conninfo(self.postgres), autocommit=True) as connection:
             connection.execute(statement.encode())
 
     def number(self, query: str, *, where: str = "") -> tuple[float, ...]:
         """Return the numbers of a query's only row."""
-        with psycopg.connect(where or conninfo(self.server)) as connection:
+        with psycopg.connect(where or conninfo(self.postgres)) as connection:
             row = connection.execute(query.encode()).fetchone()
         return tuple(float(each or 0) for each in row or ())
 
     @contextmanager
     def logging(self, where: str, tasks: int) -> Iterator[Figures]:
-        """Yield a place for the log and the updates of a task during the block."""
+        """Yield figures that name, after the block, the log bytes and the updates of a task."""
         found: Figures = {}
         query = "SELECT pg_current_wal_lsn() - '0/0'"
         (before,) = self.number(query)
@@ -319,7 +319,7 @@ class Place:
         """Serve a load, and disturb it, in a new database.
 
         Raises:
-            Asked: If the producer does not put all tasks.
+            ContenderFailed: If the producer does not put all tasks.
         """
         with self.database() as where, ExitStack() as stack:
             self.ask("install", peer, where)
@@ -327,7 +327,7 @@ class Place:
             running = Running(self, peer, where, load)
             stack.callback(running.end_worker)
             numbers = load.tasks, load.rate_per_second, load.task_seconds
-            producer = Offering(self.interpreter(peer), "offer", peer, where, *numbers)
+            producer = Producer(self.interpreter(peer), "offer", peer, where, *numbers)
             stack.callback(producer.end)
             running.began = time.monotonic()
             producer.tell("go")
@@ -336,11 +336,11 @@ class Place:
             left = self._drain(running, producer)
         return Served(running, left, log)
 
-    def _drain(self, running: Running, producer: Offering) -> int:
+    def _drain(self, running: Running, producer: Producer) -> int:
         """Wait until all tasks have run and ended; return how many have not ended.
 
         Raises:
-            Asked: If the producer did not put all.
+            ContenderFailed: If the producer did not put all.
         """
         load, until = running.load, time.monotonic() + running.load.drain_seconds
         while len(running.runs) < load.tasks and time.monotonic() < until:
@@ -348,54 +348,54 @@ class Place:
         producer.end()
         if producer.put < load.tasks:
             msg = f"{running.peer} did not put all {load.tasks} tasks"
-            raise Asked(msg)
+            raise ContenderFailed(msg)
         while left := int(self.ask("left", running.peer, running.where) or 0):
             if time.monotonic() >= until:
                 break
         return left
 
 
-def full_queue(slots: int, place: Place, peer: str) -> Figures:
+def full_queue(slots: int, server: ContenderServer, peer: str) -> Figures:
     """Fill a queue by `put_many` and work it off.
 
     Raises:
-        Asked: If not all tasks end.
+        ContenderFailed: If not all tasks end.
     """
     tasks = TASKS[peer][SLOTS.index(slots)]
-    with place.database() as where:
-        place.ask("install", peer, where)
-        with place.logging(where, tasks) as log:
-            seconds = float(place.ask("fill", peer, where, tasks) or 0)
-            worker = FullQueueWorker(place.interpreter(peer), "work", peer, where, slots)
+    with server.database() as where:
+        server.ask("install", peer, where)
+        with server.logging(where, tasks) as log:
+            seconds = float(server.ask("fill", peer, where, tasks) or 0)
+            worker = FullQueueWorker(server.interpreter(peer), "work", peer, where, slots)
             with ended(worker):
                 worker.tell("go")
                 until = time.monotonic() + LONGEST_SECONDS
                 while worker.runs < tasks and worker.is_alive() and time.monotonic() < until:
                     time.sleep(POLL_SECONDS)
-        left = place.ask("left", peer, where)
+        left = server.ask("left", peer, where)
     if worker.runs != tasks or left != "0" or worker.span is None:
         msg = f"{peer} ran {worker.runs} of {tasks} tasks, and {left} have not ended"
-        raise Asked(msg)
+        raise ContenderFailed(msg)
     rate = (tasks - 1) / (worker.span.last - worker.span.first)
     return {"jobs_per_second": round(rate, 1), "put_per_second": round((tasks - 1) / seconds, 1), **log}
 
 
-def whole(served: Served) -> Served:
+def all_done(served: Served) -> Served:
     """Return what was served.
 
     Raises:
-        Asked: If a task did not run, or did not end.
+        ContenderFailed: If a task did not run, or did not end.
     """
     if served.lost_or_stuck:
         msg = f"{served.running.peer} lost {served.lost_or_stuck} of {served.running.load.tasks} tasks"
-        raise Asked(msg)
+        raise ContenderFailed(msg)
     return served
 
 
-def steady(place: Place, peer: str) -> Figures:
+def steady(server: ContenderServer, peer: str) -> Figures:
     """Measure put to start, and the log."""
     load = Load(200, WARM_SECONDS + STEADY_SECONDS, drain_seconds=2 * DRAIN_SECONDS)
-    served = whole(place.serve(peer, load))
+    served = all_done(server.serve(peer, load))
     firsts = [runs[0] for runs in served.running.runs.values()]
     warm = served.running.began + WARM_SECONDS
     waits_ms = [1000 * (run.began - run.put_at) for run in firsts if run.put_at >= warm]
@@ -407,17 +407,17 @@ def steady(place: Place, peer: str) -> Figures:
 def kill_backends(running: Running) -> None:
     """Kill one connection after the other, of the worker or the producer."""
     rng, database = random.Random(1), running.where.rpartition("/")[2]
-    with psycopg.connect(conninfo(running.place.server), autocommit=True) as connection:
+    with psycopg.connect(conninfo(running.server.postgres), autocommit=True) as connection:
         for number in range(round(KILLED_SECONDS * KILLS_PER_SECOND)):
             running.wait_until(WARM_SECONDS + number / KILLS_PER_SECOND)
             if backends := connection.execute(BACKENDS, [database]).fetchall():
                 connection.execute("SELECT pg_terminate_backend(%s)", rng.choice(backends))
 
 
-def kills(place: Place, peer: str) -> Figures:
+def kills(server: ContenderServer, peer: str) -> Figures:
     """Measure the throughput kept while connections are killed."""
     load = Load(100, WARM_SECONDS + KILLED_SECONDS)
-    served = place.serve(peer, load, kill_backends)
+    served = server.serve(peer, load, kill_backends)
     return {
         "kept": served.running.share_done(WARM_SECONDS, load.seconds),
         "lost_or_stuck": served.lost_or_stuck,
@@ -433,11 +433,11 @@ def crash_worker(running: Running) -> None:
         running.start_worker()
 
 
-def crashes(place: Place, peer: str) -> Figures:
+def crashes(server: ContenderServer, peer: str) -> Figures:
     """Count the tasks that are lost or stuck after workers were killed."""
     seconds = WARM_SECONDS + CRASHES * CRASH_EVERY_SECONDS
     load = Load(50, seconds, slots=32, task_seconds=0.2, drain_seconds=RESCUED_SECONDS)
-    served = place.serve(peer, load, crash_worker)
+    served = server.serve(peer, load, crash_worker)
     took = [runs[0].ended - runs[0].put_at for runs in served.running.runs.values()]
     return {
         "lost_or_stuck": served.lost_or_stuck,
@@ -446,19 +446,19 @@ def crashes(place: Place, peer: str) -> Figures:
     }
 
 
-def restart(place: Place, peer: str) -> Figures:
+def restart(server: ContenderServer, peer: str) -> Figures:
     """Measure how long after the server answers again a task starts."""
     answered = 0.0
 
     def stop_and_start(running: Running) -> None:
         nonlocal answered
         running.wait_until(WARM_SECONDS)
-        place.server.stop()
+        server.postgres.stop()
         time.sleep(DOWN_SECONDS)
-        place.server.start()
+        server.postgres.start()
         answered = time.monotonic()
 
-    served = place.serve(peer, Load(50, WARM_SECONDS + END_SECONDS), stop_and_start)
+    served = server.serve(peer, Load(50, WARM_SECONDS + END_SECONDS), stop_and_start)
     starts = [run.began for runs in served.running.runs.values() for run in runs if run.began > answered]
     return {
         "resumes_seconds": round(min(starts) - answered, 2) if starts else None,
@@ -466,33 +466,33 @@ def restart(place: Place, peer: str) -> Figures:
     }
 
 
-def pressure(place: Place, peer: str) -> Figures:
+def pressure(server: ContenderServer, peer: str) -> Figures:
     """Measure the throughput kept at the end of a snapshot that stays open, idle in a transaction."""
-    load = Load(200, WARM_SECONDS + place.pressure_seconds)
+    load = Load(200, WARM_SECONDS + server.pressure_seconds)
 
     def hold(running: Running) -> None:
         running.wait_until(WARM_SECONDS)
-        with psycopg.connect(conninfo(place.server)) as connection:
+        with psycopg.connect(conninfo(server.postgres)) as connection:
             connection.execute("SELECT txid_current()")
             running.wait_until(load.seconds)
 
-    served = place.serve(peer, load, hold)
+    served = server.serve(peer, load, hold)
     last = max(WARM_SECONDS, load.seconds - END_SECONDS)
     return {
         "kept": served.running.share_done(WARM_SECONDS, load.seconds),
         "kept_end": served.running.share_done(last, load.seconds),
-        "snapshot_seconds": place.pressure_seconds,
+        "snapshot_seconds": server.pressure_seconds,
         "lost_or_stuck": served.lost_or_stuck,
     }
 
 
-def burst(place: Place, peer: str) -> Figures:
+def burst(server: ContenderServer, peer: str) -> Figures:
     """Count the tasks done while three times the capacity arrives; the rest is left."""
     capacity_per_second = BURST_SLOTS / BURST_TASK_SECONDS
     load = Load(
         BURST_FACTOR * capacity_per_second, BURST_SECONDS, BURST_SLOTS, BURST_TASK_SECONDS, drain_seconds=0.0
     )
-    served = place.serve(peer, load)
+    served = server.serve(peer, load)
     done = served.running.ended_within(0.0, load.seconds)
     return {"done": done, "possible": round(capacity_per_second * load.seconds)}
 
@@ -523,20 +523,20 @@ CELLS: Final = {
 }
 
 
-def installed(place: Place) -> dict[str, str]:
+def installed(server: ContenderServer) -> dict[str, str]:
     """Return the versions of the contenders that are installed."""
     versions = {}
     for peer in CONTENDERS:
-        with place.database() as where:
-            if version := place.ask("install", peer, where):
+        with server.database() as where:
+            if version := server.ask("install", peer, where):
                 versions[peer] = version
     return versions
 
 
-def attempted(measure: Measure, place: Place, peer: str, failures: list[str]) -> Figures:
+def attempted(measure: Measure, server: ContenderServer, peer: str, failures: list[str]) -> Figures:
     """Measure once; if a contender fails, note that and return no figures, so that the others go on."""
     try:
-        return measure(place, peer)
+        return measure(server, peer)
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as failed:
         failures.append(f"{peer}: {failed}")
         print(failures[-1], file=sys.stderr)
@@ -562,10 +562,10 @@ def main(
     """Measure the cells, all or by name; the others keep their results."""
     names, failures = chosen(cells), list[str]()
     measured = figures.figures_of("harness")["cells"] if cells and figures.is_measured("harness") else {}
-    with Postgres(durable=True, programs=packaged_postgres_programs()) as server:
-        place = Place(server, peers, pressure_seconds)
-        (number,) = place.number("SHOW server_version_num")
-        versions = installed(place)
+    with Postgres(durable=True, programs=packaged_postgres_programs()) as postgres:
+        server = ContenderServer(postgres, peers, pressure_seconds)
+        (number,) = server.number("SHOW server_version_num")
+        versions = installed(server)
         report = {
             "rounds": rounds,
             "postgresql": f"{number // 10_000:.0f}.{number % 10_000:.0f}",
@@ -575,7 +575,7 @@ def main(
         for name in names:
             cell = CELLS[name]
             turns = {
-                peer: partial(attempted, cell.measure, place, peer, failures)
+                peer: partial(attempted, cell.measure, server, peer, failures)
                 for peer in cell.contenders
                 if peer.partition("@")[0] in versions
             }

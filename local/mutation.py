@@ -1,6 +1,6 @@
 """Mutation testing: mutmut changes one expression of a room at a time, and the fast tests must fail.
 
-    python -m local.mutation [ROOM ...] [--sample N] [--processes N] [--report docs/contributing/mutation.md]
+    python -m local.mutation [ROOM ... | --today] [--sample N] [--processes N] [--report docs/contributing/mutation.md]
 
 The tests are those in memory or on SQLite, and each function must be called by one of them. mutmut cannot
 change functions with a decorator or code outside functions.
@@ -18,7 +18,7 @@ import sys
 import tomllib
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -90,7 +90,8 @@ OTHER_PROCESS: Final = (
     "tests/sql/test_forks.py::TestInATransaction::test_a_child_that_leaves_the_block_changes_nothing"
 )
 WITHOUT_SERVERS: Final = ("--without-servers", f"--deselect={OTHER_PROCESS}")
-# Rooms that are mutated together: they share most of their tests.
+# Rooms that are mutated together: they share most of their tests. Each day has the turn of one of these groups,
+# because all tests of a group run twice before its first mutant, however small the sample is.
 TOGETHER: Final = (("policy", "model", "queue"), ("stores",), ("worker",))
 # The time limit of a mutant: a multiple of the time of its tests, plus a constant.
 TIMEOUT_MULTIPLIER: Final = 5
@@ -219,6 +220,11 @@ def run(folder: Path, sample: int, processes: int) -> Run:
     return Run([Mutant(**entry) for entry in found["mutants"]], found["counts"], found["seed"])
 
 
+def rooms_of(day: date) -> list[str]:
+    """Return the rooms whose turn it is on a day."""
+    return list(TOGETHER[day.toordinal() % len(TOGETHER)])
+
+
 def run_rooms(rooms: list[str], sample: int, processes: int) -> Run:
     """Prepare and run the mutants of rooms; rooms that share their tests run together."""
     runs = []
@@ -273,8 +279,8 @@ def report(run: Run, known: Reasons) -> str:
         "",
         "mutmut changes one expression at a time, and the tests that run in memory or on SQLite must notice.",
         "`make mutation` tries every mutant, or a random SAMPLE of each room, and writes this page. CI runs",
-        "`make mutation-sample`, a few of each room. Both fail if no test calls one of the functions, or if",
-        f"less than {LEAST_KILLED_RATIO:.0%} of the mutants of a room are killed; so far,",
+        "`make mutation-sample`, a few of the rooms whose turn it is that day. Both fail if no test calls one",
+        f"of the functions, or if less than {LEAST_KILLED_RATIO:.0%} of the mutants of a room are killed; so far,",
         f"{LEAST_KILLED_SO_FAR['worker']:.0%} suffice in `worker/`. A sample fails only beyond chance.",
         "mutmut changes neither functions with a decorator nor code outside functions, and this leaves out",
         f"code that runs elsewhere only: {left_out},",
@@ -336,19 +342,22 @@ def parse_arguments() -> argparse.Namespace:
     """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(prog="mutation", description=__doc__)
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"of {', '.join(TESTS)}; by default all")
+    parser.add_argument("--today", action="store_true", help="the rooms whose turn is today, a third of all")
     parser.add_argument("--sample", type=int, default=0, help="mutants of each room; 0 means all")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="by default one per core")
     parser.add_argument("--report", type=Path, help="file for the page")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.rooms) - TESTS.keys()):
         parser.error(f"no room {', '.join(unknown)}; choose from {', '.join(TESTS)}")
+    if arguments.today and arguments.rooms:
+        parser.error("--today chooses the rooms: name none")
     return arguments
 
 
 def main() -> None:
     """Run the mutants, write the page, and fail if too many survive."""
     arguments = parse_arguments()
-    rooms = arguments.rooms or list(TESTS)
+    rooms = rooms_of(datetime.now(UTC).date()) if arguments.today else arguments.rooms or list(TESTS)
     done = run_rooms(rooms, arguments.sample, arguments.processes)
     if arguments.report:
         arguments.report.write_text(report(done, Reasons(REASONS.read_text("utf-8"))), "utf-8")

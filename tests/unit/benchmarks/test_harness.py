@@ -6,7 +6,17 @@ import pytest
 import typer
 from benchmarks import harness, harness_page
 from benchmarks.figures import figures_of
-from benchmarks.harness import CELLS, CONTENDERS, FUNCTIONS, TASKS, Load, Place, Run, Running, Served
+from benchmarks.harness import (
+    CELLS,
+    CONTENDERS,
+    FUNCTIONS,
+    TASKS,
+    Load,
+    ContenderServer,
+    Run,
+    Running,
+    Served,
+)
 from benchmarks.harness_page import OWN, ROWS, TITLES, Row
 from benchmarks.harness_peers import ADAPTERS, MANY, task
 from benchmarks.harness_peers import Run as Arguments
@@ -17,7 +27,7 @@ from local.servers import Postgres
 def running(monkeypatch: pytest.MonkeyPatch) -> Running:
     """Return a load of 100 a second for 10 s, without a process."""
     monkeypatch.setattr(Running, "start_worker", lambda _self: None)
-    return Running(Place(Postgres(), "python", 1.0), OWN, "url", Load(100, 10.0), began=1000.0)
+    return Running(ContenderServer(Postgres(), "python", 1.0), OWN, "url", Load(100, 10.0), began=1000.0)
 
 
 def test_each_contender_has_an_adapter_and_numbers_of_tasks() -> None:
@@ -56,11 +66,11 @@ def test_lost_tasks_did_not_run_and_stuck_tasks_have_not_ended(running: Running)
 
 
 def test_a_contender_that_fails_does_not_end_the_part(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(_place: Place, _peer: str) -> Any:
-        raise harness.Asked("no table")
+    def fail(_place: ContenderServer, _peer: str) -> Any:
+        raise harness.ContenderFailed("no table")
 
     failures: list[str] = []
-    assert harness.attempted(fail, Place(Postgres(), "python", 1.0), "oban", failures) == {}
+    assert harness.attempted(fail, ContenderServer(Postgres(), "python", 1.0), "oban", failures) == {}
     assert failures == ["oban: no table"]
     assert "no table" in capsys.readouterr().err
 

@@ -4,6 +4,7 @@ import inspect
 import json
 import pkgutil
 import tomllib
+from datetime import date, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -69,6 +70,21 @@ def test_a_room_with_too_many_survivors_fails(
     with pytest.raises(SystemExit, match="too few mutants were killed in policy"):
         mutation.main()
     assert "policy: 50.0% killed" in capsys.readouterr().out
+
+
+def test_each_room_has_its_turn_within_three_days() -> None:
+    days = [date(2026, 12, 31) + timedelta(days=number) for number in range(3)]
+    turns = [mutation.rooms_of(day) for day in days]
+    assert sorted(room for rooms in turns for room in rooms) == sorted(mutation.TESTS)
+
+
+def test_rooms_are_not_chosen_twice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["mutation", "--today", "policy"])
+    with pytest.raises(SystemExit):
+        mutation.main()
+    assert "--today chooses the rooms: name none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("tried", "least"), [(20, 12), (30, 19), (50, 35), (1000, 817)])
