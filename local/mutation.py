@@ -1,6 +1,6 @@
 """Mutation testing: mutmut changes one expression of a room at a time, and the fast tests must fail.
 
-    python -m local.mutation [ROOM ... | --today] [--sample N] [--processes N] [--report docs/contributing/mutation.md]
+    python -m local.mutation [ROOM ... | --today] [--sample N] [--processes N] [--report FILE]
 
 The tests are those in memory or on SQLite, and each function must be called by one of them. mutmut cannot
 change functions with a decorator or code outside functions.
@@ -90,8 +90,8 @@ OTHER_PROCESS: Final = (
     "tests/sql/test_forks.py::TestInATransaction::test_a_child_that_leaves_the_block_changes_nothing"
 )
 WITHOUT_SERVERS: Final = ("--without-servers", f"--deselect={OTHER_PROCESS}")
-# Rooms that are mutated together: they share most of their tests. Each day has the turn of one of these groups,
-# because all tests of a group run twice before its first mutant, however small the sample is.
+# Rooms that are mutated together: they share most of their tests. With --today, these groups take turns by
+# day: all tests of a group run twice before its first mutant, however small the sample is.
 TOGETHER: Final = (("policy", "model", "queue"), ("stores",), ("worker",))
 # The time limit of a mutant: a multiple of the time of its tests, plus a constant.
 TIMEOUT_MULTIPLIER: Final = 5
@@ -279,8 +279,9 @@ def report(run: Run, known: Reasons) -> str:
         "",
         "mutmut changes one expression at a time, and the tests that run in memory or on SQLite must notice.",
         "`make mutation` tries every mutant, or a random SAMPLE of each room, and writes this page. CI runs",
-        "`make mutation-sample`, a few of the rooms whose turn it is that day. Both fail if no test calls one",
-        f"of the functions, or if less than {LEAST_KILLED_RATIO:.0%} of the mutants of a room are killed; so far,",
+        "`make mutation-sample`, a few of the rooms whose turn it is that day. Both fail if no test calls",
+        "one of the functions, or if",
+        f"less than {LEAST_KILLED_RATIO:.0%} of the mutants of a room are killed; so far,",
         f"{LEAST_KILLED_SO_FAR['worker']:.0%} suffice in `worker/`. A sample fails only beyond chance.",
         "mutmut changes neither functions with a decorator nor code outside functions, and this leaves out",
         f"code that runs elsewhere only: {left_out},",

@@ -11,8 +11,8 @@ from benchmarks.harness import (
     CONTENDERS,
     FUNCTIONS,
     TASKS,
-    Load,
     ContenderServer,
+    Load,
     Run,
     Running,
     Served,
@@ -62,7 +62,7 @@ def test_lost_tasks_did_not_run_and_stuck_tasks_have_not_ended(running: Running)
     lossy = Served(running, 0, {})
     assert (lossy.lost_or_stuck, lossy.repeated) == (1, 1)
     with pytest.raises(RuntimeError, match="freshq lost 1 of 1000 tasks"):
-        harness.whole(lossy)
+        harness.all_done(lossy)
 
 
 def test_a_contender_that_fails_does_not_end_the_part(capsys: pytest.CaptureFixture[str]) -> None:
