@@ -1,6 +1,5 @@
 """Clocks that jump, stand still or are wrong, and their correction."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 
 from freshq.errors import Unreachable
 from freshq.stores.clocks import CONFIRM_SECONDS, MachineClock
-from freshq.stores.dynamodb.clock import ComparedClock, ServerTime, TimeRange
+from freshq.stores.dynamodb.clock import ServerTime
 from tests.conftest import START
 
 
@@ -36,6 +35,14 @@ class Ticking(Machine):
 
     def wall(self) -> float:
         return self.steady() + self.wrong_by
+
+
+def answered(server: ServerTime, machine: Machine, sent: float, received: float, at: float) -> None:
+    """Note an answer whose header shows the time `at`, between two times of the steady clock."""
+    machine.now = sent
+    server.sending()
+    machine.now = received
+    server.received({"headers": {"Date": formatdate(at, usegmt=True)}})
 
 
 def unasked() -> object:
@@ -72,97 +79,90 @@ class TestMachineClock:
         assert clock() == START - 0.5
 
 
-class TestComparedClock:
-    @pytest.fixture
-    def machine(self) -> Machine:
-        return Ticking()
-
-    def exact(self, machine: Machine) -> Callable[[], TimeRange]:
-        return lambda: TimeRange(machine.wall() - 0.1, machine.wall() + 0.1, machine.wall())
-
-    @pytest.mark.parametrize("skew", [33.0, -33.0, 0.5])
-    def test_a_wrong_clock_is_corrected_and_said_to_be_wrong_once(
-        self, machine: Machine, skew: float, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        clock = ComparedClock(lambda: machine.wall() + skew, self.exact(machine), machine.steady)
-        for _ in range(3):
-            assert clock() == pytest.approx(machine.wall(), abs=0.2)
-        (message,) = caplog.messages
-        assert f"{abs(skew)} s {'ahead of' if skew > 0 else 'behind'} the store's" in message
-
-    def test_a_right_clock_is_used_as_it_is(self, machine: Machine) -> None:
-        readings: list[float] = []
-
-        def read() -> float:
-            readings.append(machine.wall())
-            return readings[-1]
-
-        clock = ComparedClock(read, self.exact(machine), machine.steady)
-        assert clock() == readings[-1]
-
-
 class TestServerTime:
-    def known(self, server: ServerTime) -> TimeRange:
-        return server.now(unasked)
+    def of(self, machine: Machine) -> ServerTime:
+        return ServerTime(machine.steady, machine.wall)
 
-    def test_one_answer_shows_the_time_to_two_seconds_and_its_round_trip(self) -> None:
-        machine = Machine(now=10.5)
-        server = ServerTime(machine.steady, machine.wall)
-        server.observe(10.2, 10.5, START + 10)
-        found = self.known(server)
-        assert found.earliest == pytest.approx(START + 10 - 0.25)
-        assert found.latest == pytest.approx(START + 12 + 0.3 + 0.25)
-        assert found.earliest < machine.wall() < found.latest
+    @pytest.mark.parametrize(
+        ("shown", "answer"), [(9.74, 10.65), (9.76, 9.76), (12.54, 12.54), (12.56, 10.65)]
+    )
+    def test_one_answer_shows_the_time_to_two_seconds_and_its_round_trip(
+        self, shown: float, answer: float
+    ) -> None:
+        machine = Machine(now=10.5, wrong_by=START + shown - 10.5)
+        server = self.of(machine)
+        answered(server, machine, 10.2, 10.5, START + 10)
+        assert server.now(unasked) == pytest.approx(START + answer, abs=1e-6)
 
-    def test_answers_at_many_parts_of_a_second_show_it_better(self) -> None:
-        machine = Machine()
-        server = ServerTime(machine.steady, machine.wall)
+    @pytest.mark.parametrize("skew", [33.0, -33.0, 1.6, -0.5])
+    def test_answers_at_many_parts_of_a_second_show_it_better(self, skew: float) -> None:
+        machine = Machine(wrong_by=START + skew)
+        server = self.of(machine)
         for _ in range(200):
-            sent, machine.now = machine.now, machine.now + 0.013
-            server.observe(sent, machine.now, float(int(machine.wall() - 0.005)))
-        found = self.known(server)
-        assert found.likely == pytest.approx(machine.wall(), abs=0.05)
-        assert found.latest - found.earliest < 1.6
+            sent = machine.now
+            answered(server, machine, sent, sent + 0.013, START + machine.now + 0.008)
+        assert server.now(unasked) == pytest.approx(START + machine.now, abs=0.05)
+
+    @pytest.mark.parametrize(("skew", "said"), [(33.0, "32.5 s ahead of"), (-33.0, "33.5 s behind")])
+    def test_a_wrong_clock_is_said_to_be_wrong_once(
+        self, skew: float, said: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        machine = Machine(wrong_by=START + skew)
+        server = self.of(machine)
+        answered(server, machine, 0.0, 0.0, START)
+        for _ in range(3):
+            server.now(unasked)
+        (message,) = caplog.messages
+        assert f"{said} the store's" in message
+
+    def test_a_clock_that_was_wrong_is_right_again_well_within_the_bounds(self) -> None:
+        machine = Machine(wrong_by=START + 2.3)
+        server = self.of(machine)
+        answered(server, machine, 0.0, 0.0, START)
+        is_used = []
+        for shown in (2.3, 2.0, 1.6, 2.0):
+            machine.wrong_by = START + shown
+            is_used.append(server.now(unasked) == machine.wall())
+        assert is_used == [False, False, True, True]
 
     def test_a_server_whose_clock_was_set_is_followed(self) -> None:
         machine = Machine(now=1.0)
-        server = ServerTime(machine.steady, machine.wall)
-        server.observe(0.9, 1.0, START)
-        server.observe(0.9, 1.0, START + 60)
-        assert self.known(server).earliest > START + 59
+        server = self.of(machine)
+        answered(server, machine, 0.9, 1.0, START)
+        answered(server, machine, 0.9, 1.0, START + 60)
+        assert START + 59 < server.now(unasked) < START + 62
 
     @pytest.mark.parametrize("paused", [True, False], ids=["machine paused", "clock set"])
     def test_after_a_jump_of_the_machine_the_time_is_asked_for(self, *, paused: bool) -> None:
         machine = Machine()
-        server = ServerTime(machine.steady, machine.wall)
-        server.observe(0.0, 0.0, START)
+        server = self.of(machine)
+        answered(server, machine, 0.0, 0.0, START)
         machine.wrong_by += 600
 
         def ask() -> None:
-            server.observe(machine.now, machine.now, START + (600 if paused else 0))
+            answered(server, machine, 0.0, 0.0, START + (600 if paused else 0))
 
-        assert (server.now(ask).latest > START + 600) is paused
-        self.known(server)
+        assert server.now(ask) == START + (600 if paused else 0.5)
+        server.now(unasked)
 
     def test_an_answer_without_a_date_leaves_the_clock_alone_and_is_not_repeated(self) -> None:
         asked: list[int] = []
         machine = Machine()
-        server = ServerTime(machine.steady, machine.wall)
+        server = self.of(machine)
         for machine.now in (0.0, 1.0, 29.0, 31.0):
-            assert server.now(lambda: asked.append(1)).latest == float("inf")
+            assert server.now(lambda: asked.append(1)) == machine.wall()
         assert len(asked) == 2
 
     def test_an_error_of_the_server_has_a_date_too(self) -> None:
-        machine = Ticking()
-        server = ServerTime(machine.steady, machine.wall)
+        machine = Ticking(wrong_by=START + 60)
+        server = self.of(machine)
 
         def ask() -> None:
             server.sending()
-            server.received({"headers": {"Date": formatdate(machine.wall(), usegmt=True)}})
+            server.received({"headers": {"Date": formatdate(START, usegmt=True)}})
             raise Unreachable("access denied")
 
-        found = server.now(ask)
-        assert found.earliest < machine.wall() < found.latest
+        assert server.now(ask) == pytest.approx(START + 0.5, abs=0.01)
 
     def test_without_an_answer_there_is_no_time(self) -> None:
         def ask() -> None:
@@ -173,7 +173,7 @@ class TestServerTime:
 
     @pytest.mark.parametrize("answer", [None, {"headers": {}}, {"headers": {"Date": "nonsense"}}])
     def test_what_has_no_date_is_passed_over(self, answer: dict[str, Any] | None) -> None:
-        server = ServerTime()
+        server = self.of(Machine())
         server.sending()
         server.received(answer)
-        assert server.now(lambda: None).latest == float("inf")
+        assert server.now(lambda: None) == START
