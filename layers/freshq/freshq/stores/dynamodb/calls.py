@@ -333,6 +333,7 @@ class TableCalls:
             send: Sends it; it must be safe to repeat.
             arguments: What to send.
         """
+        response: Any = {}
         try:
             try:
                 response = send(**arguments)
@@ -340,9 +341,12 @@ class TableCalls:
                 self.repeats += 1
                 response = send(**arguments)
         except ClientError as error:
-            self.repeats += _was_retried(error.response)
+            response = error.response
             raise
-        self.repeats += _was_retried(response)
+        finally:
+            # The SDK may have sent it more than once, too.
+            if response.get("ResponseMetadata", {}).get("RetryAttempts"):
+                self.repeats += 1
         return response
 
     def _in_batches(self, entries: list[Item], size: int, send: Callable[[Any], Any]) -> None:
@@ -359,11 +363,6 @@ class TableCalls:
         if left:
             msg = f"table {self.table!r}: {len(left)} keys stayed unprocessed; try again or raise its limits"
             raise Throttled(msg)
-
-
-def _was_retried(response: Mapping[str, Any]) -> bool:
-    """Return whether the SDK sent a call more than once before this response."""
-    return bool(response.get("ResponseMetadata", {}).get("RetryAttempts"))
 
 
 def made_by(item: Item | None, token: str) -> bool:

@@ -189,18 +189,16 @@ class LeaseRecord:
         # None unless the version in the table is known: not while one is written, nor after a failed write.
         self._version: _Version | None = None
 
-    def cover(self, naming: _Naming) -> bool:
-        """Note holdings if the version in the table covers them; return whether it does."""
+    def begin(self, naming: _Naming) -> tuple[str, _Version] | None:
+        """Return the record id and the version to write; None if the version in the table covers the tasks.
+
+        Until a new version is committed, none covers anything.
+        """
         with self._lock:
             # No held lease ends before the version is due, so while it covers anything, none has expired.
-            if self._version is None or not self._version.covers(naming):
-                return False
-            self._held |= naming.held
-            return True
-
-    def begin(self, naming: _Naming) -> tuple[str, _Version]:
-        """Return the record id and the version to write. Until it is committed, `cover` covers nothing."""
-        with self._lock:
+            if self._version is not None and self._version.covers(naming):
+                self._held |= naming.held
+                return None
             first_end = min((*self._held.values(), *self._returned.values()), default=inf)
             if self._record_id is None or self._is_left or first_end <= naming.now:
                 # The sweep acts on the record that names the expired leases, and the tasks that a late copy
@@ -301,12 +299,11 @@ class LeaseRecords:
         """
         naming = _Naming(dict.fromkeys(holdings, lease_until), lease_until, now, frozenset(ahead))
         record = self.of(queue)
-        if record.cover(naming):
-            return
+        # While another thread writes a version, none covers anything.
         with record.writing:
-            if record.cover(naming):  # by the version that another thread wrote in between
+            if (begun := record.begin(naming)) is None:
                 return
-            record_id, version = record.begin(naming)
+            record_id, version = begun
             number = {"N": str(version.number)}
             earlier = condition("attribute_not_exists(#number) OR #number < :number", number=number)
             try:
