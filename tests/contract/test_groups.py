@@ -56,7 +56,7 @@ def put_groups(table: StoreUnderTest, groups: int, tasks: int = 1) -> None:
         fields = encode(task, Keyspace(1))
         for number in range(tasks):
             changed = {"taskId": {"S": f"{group}-{number}"}, "taskGroup": {"S": f"g{group}"}}
-            shard = {"pendingShard": {"S": Keyspace(1).pending("default", Line(0, f"g{group}"), 0)}}
+            shard = {"pendingShard": {"S": Keyspace(1).partition("default", 0, f"g{group}", "", 0)}}
             items.append(fields | changed | shard)
     write(table, items)
     queue.cancel("first")

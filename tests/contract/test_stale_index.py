@@ -198,3 +198,22 @@ def test_a_stale_task_that_changes_before_it_leaves_its_line_is_claimed(
         patched.setattr(unfit, "too_late", put_over)
         queue.admin.upkeep()
     assert [claim.task.payload for claim in queue.claim()] == ["new"]
+
+
+def test_claims_look_from_the_start_where_the_place_to_go_on_is_past_the_max_age(
+    table: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DynamoDB refuses a query that begins outside its own bounds."""
+    monkeypatch.setattr(queries, "LARGER_PAGES_KEYS", (20,))
+    queue = table.queue(max_age_seconds=30)
+    queue.put("stale", task_id="early", max_age_seconds=5)
+    put_copies(table, "early", 150, 0.001)
+    table.clock.advance(10)
+    assert queue.claim() == []
+    table.clock.advance(8)
+    queue.put("live")
+    table.clock.advance(1)
+    queue.put("stale", task_id="late", max_age_seconds=5)
+    put_copies(table, "late", 40, 0.001)
+    table.clock.advance(16)
+    assert [claim.task.payload for claim in queue.claim()] == ["live"]

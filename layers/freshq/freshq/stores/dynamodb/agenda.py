@@ -95,9 +95,9 @@ class DynamoAgenda(DynamoPart):
             return self._held(queue, "" if start_after is None else checked_id(start_after, "cursor"))
         after = None if start_after is None else _parsed_cursor(start_after)
         after_lines = after is not None and "dueShard" in after
-        live = self.status_index.live(created_after, now)
         lines = [] if after_lines else self.line_records.all_lines(queue, now)
-        waiting = {name: live.query(name) for name in self.keyspace.pending_partitions(queue, lines)}
+        live = self.partitions.live(queue, lines, created_after, now)
+        waiting = {partition.name: partition.query() for partition in live}
         delayed = {name: queries.due_query(name) for name in self.keyspace.due_partitions(queue)}
         keys = self._keys(("pendingShard", self.status_index.range_key), waiting, after)
         due_keys = self._keys(("dueShard", "dueAt"), delayed, after if after_lines else None)

@@ -125,10 +125,6 @@ class Keyspace:
         """Return the shard of an item, by a hash that is the same in every process."""
         return zlib.crc32(item_id.encode()) % self.shards
 
-    def pending(self, queue: str, line: Line, shard: int) -> str:
-        """Return the partition of the claimable tasks of a line."""
-        return self.partition(queue, line.level, line.group, line.of_class, shard)
-
     @staticmethod
     def partition(queue: str, level: int, group: str | None, of_class: str, shard: int) -> str:
         """Return the partition of the claimable tasks of a level, a group and a class."""
@@ -141,7 +137,7 @@ class Keyspace:
 
     def pending_partitions(self, queue: str, lines: Iterable[Line]) -> list[str]:
         """Return all partitions of the claimable tasks of the given lines."""
-        return [self.pending(queue, line, shard) for line in lines for shard in range(self.shards)]
+        return [self.partition(queue, *line, shard) for line in lines for shard in range(self.shards)]
 
     def due_partitions(self, queue: str) -> list[str]:
         """Return all partitions of a queue in the due index."""

@@ -25,7 +25,7 @@ from freshq.stores.clocks import ElapsedTime
 from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import InvalidUpdate
 from freshq.stores.dynamodb.items import CONTROL_PREFIX, has_record, level_name, milliseconds
-from freshq.stores.dynamodb.queries import earliest_due, may_have_live, newest_due
+from freshq.stores.dynamodb.queries import earliest_due, newest_due
 from freshq.stores.lines import CLASS_CHARS, Found, Line, LineReader
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.items import Keyspace
-    from freshq.stores.dynamodb.queries import StatusIndex
+    from freshq.stores.dynamodb.queries import Partitions
     from freshq.stores.dynamodb.schema import Item
 
 logger = logging.getLogger(__name__)
@@ -343,10 +342,9 @@ class LineListing:
 class LineClosings:
     """The closings of one table. Thread-safe."""
 
-    def __init__(self, calls: TableCalls, keyspace: Keyspace, status_index: StatusIndex) -> None:
+    def __init__(self, calls: TableCalls, partitions: Partitions) -> None:
         self._calls = calls
-        self._keyspace = keyspace
-        self._index = status_index
+        self._partitions = partitions
         self._lock = threading.Lock()
         # Closings in the table: since when this process knows them, and the lines not yet checked.
         self._known_for: dict[str, ElapsedTime] = {}
@@ -432,11 +430,9 @@ class LineClosings:
 
     def with_work(self, queue: str, lines: Sequence[Line], now: float) -> list[Line]:
         """Return the lines with live tasks; it queries each line at least once."""
-        live = self._index.live(0.0, now)
 
         def has_work(line: Line) -> bool:
-            partitions = self._keyspace.pending_partitions(queue, [line])
-            return any(may_have_live(self._calls, partition, live) for partition in partitions)
+            return any(live.may_have_any() for live in self._partitions.live(queue, [line], 0.0, now))
 
         if len(lines) < MIN_LINES_FOR_THREADS:
             return list(filter(has_work, lines))
@@ -640,12 +636,10 @@ class _QueueLines:
 class LineRecords:
     """The lines of groups, known from this process's puts and from the line records. Thread-safe."""
 
-    def __init__(
-        self, calls: TableCalls, control: ControlRecords, keyspace: Keyspace, status_index: StatusIndex
-    ) -> None:
+    def __init__(self, calls: TableCalls, control: ControlRecords, partitions: Partitions) -> None:
         self._calls = calls
         self._control = control
-        self._closings = LineClosings(calls, keyspace, status_index)
+        self._closings = LineClosings(calls, partitions)
         self._lock = threading.Lock()
         self._queues: dict[str, _QueueLines] = {}
 

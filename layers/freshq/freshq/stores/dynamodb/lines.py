@@ -7,6 +7,7 @@ import logging
 import sys
 import zlib
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice, zip_longest
 from math import ceil
 from operator import attrgetter
@@ -23,7 +24,6 @@ from freshq.stores.dynamodb.calls import (
     MAX_KEY_BYTES,
     ConditionFailed,
     InvalidUpdate,
-    TableCalls,
     translated,
 )
 from freshq.stores.dynamodb.items import LEASE_PREFIX, claim_arguments, decode_if_task
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.dynamodb.leases import Holding
-    from freshq.stores.dynamodb.queries import KnownHeads, LinePlace, LiveTasks, StatusIndex
+    from freshq.stores.dynamodb.queries import KeysPage, KnownHeads, LinePlace, LivePartition
     from freshq.stores.dynamodb.schema import IndexEntry, Item
     from freshq.stores.lines import ClaimRequest, Line, LineReader, Times
 
@@ -93,40 +93,30 @@ class DynamoWaiting(WaitingReader):
         keys = sorted(line_key(*line) for line in lines)
         return [key for key in keys if after < key < until][:count]
 
-    def _partitions(
-        self, key: str, now: float, created_after: float
-    ) -> Iterator[tuple[TableCalls, str, LiveTasks]]:
-        """Yield the first arguments of the queries of a line."""
-        store, lines = self._store, [parse_line(key)]
-        live = store.status_index.live(created_after, now)
-        for partition in store.keyspace.pending_partitions(self._queue, lines):
-            yield store.calls, partition, live
+    def _live(self, key: str, now: float, created_after: float) -> list[LivePartition]:
+        """Return the live tasks of a line, by partition."""
+        return self._store.partitions.live(self._queue, [parse_line(key)], created_after, now)
 
     @override
     def count(self, key: str, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
-        partitions = self._partitions(key, now, created_after)
-        number = sum(queries.count_live(*partition, at_most) for partition in partitions)
+        number = sum(live.count(at_most) for live in self._live(key, now, created_after))
         return {parse_line(key).group: number}
 
     @override
     def newest(self, key: str, now: float, created_after: float, count: int) -> Times:
         """Return times, newest first in each partition. If time is not the order, those of its last tasks."""
         times: list[float] = []
-        for partition in self._partitions(key, now, created_after):
-            pages = queries.claimable_pages(*partition, count, newest_first=True)
-            entries = chain.from_iterable(page.entries for page in pages)
+        for live in self._live(key, now, created_after):
+            entries = chain.from_iterable(page.entries for page in live.pages(count, newest_first=True))
             times += sorted((entry.created for entry in islice(entries, count)), reverse=True)
         return {parse_line(key).group: times}
 
     @override
     def oldest(self, key: str, now: float, created_after: float, count: int) -> Iterable[tuple[float, str]]:
-        partitions = self._partitions(key, now, created_after)
-        return heapq.merge(*(queries.oldest_claimable(*partition, count) for partition in partitions))
+        return heapq.merge(*(live.oldest(count) for live in self._live(key, now, created_after)))
 
     def _first_entries(self, key: str, now: float, created_after: float) -> list[IndexEntry]:
-        partitions = self._partitions(key, now, created_after)
-        found = (queries.first_entries(*partition, self._store.resume_at) for partition in partitions)
-        return [*chain.from_iterable(found)]
+        return [entry for live in self._live(key, now, created_after) for entry in live.first()]
 
     @override
     def oldest_created(self, key: str, now: float, created_after: float) -> float | None:
@@ -136,23 +126,18 @@ class DynamoWaiting(WaitingReader):
     @override
     def first_to_expire(self, key: str, now: float, created_after: float) -> list[tuple[float, float]]:
         """Return times of the oldest tasks instead: of a line those that `oldest_created` read."""
-        entries = self._first
-        if key == ALL_LINES:
-            keys = self.lines("", END, sys.maxsize)
-            entries = [each for key in keys for each in self._first_entries(key, now, created_after)]
-        return [(entry.created, entry.deadline) for entry in entries if entry.deadline is not None]
+        entries = self._first if key != ALL_LINES else self._first_of_lines(now, created_after)
+        return [(entry.created, entry.deadline) for entry in entries]
 
     @override
     def expiring(self, now: float, created_after: float, until: float) -> list[float]:
-        """Return times of the oldest tasks of each line; without deadlines in the index, of old ones."""
+        """Return times of the oldest tasks of each line."""
+        entries = self._first_of_lines(now, created_after)
+        return [entry.created for entry in entries if entry.deadline <= until]
+
+    def _first_of_lines(self, now: float, created_after: float) -> list[IndexEntry]:
         keys = self.lines("", END, sys.maxsize)
-        entries = chain.from_iterable(self._first_entries(key, now, created_after) for key in keys)
-        created_until = created_after + until - now
-        return [
-            entry.created
-            for entry in entries
-            if (entry.created <= created_until if entry.deadline is None else entry.deadline <= until)
-        ]
+        return [entry for key in keys for entry in self._first_entries(key, now, created_after)]
 
     @override
     def listed(self, task_ids: Sequence[str]) -> list[Task]:
@@ -163,11 +148,6 @@ class DynamoWaiting(WaitingReader):
 class DynamoCounts(DynamoPart):
     """Counts and times of the claimable tasks of a queue, from the status index."""
 
-    def __init__(self, calls: TableCalls, shards: int = 1, status_index: StatusIndex | None = None) -> None:
-        super().__init__(calls, shards, status_index)
-        # Where claims and looks ran out of pages, with nothing but stale tasks up to there.
-        self.resume_at: queries.ResumeAt = {}
-
     @override
     def read_waiting(self, queue: str, now: float, work: Callable[[WaitingReader], T]) -> T:
         return work(DynamoWaiting(self, queue, lambda: now))
@@ -177,8 +157,8 @@ class DynamoCounts(DynamoPart):
         """Count on a page of each partition, of up to `MAX_LINES` lines."""
         lines = islice(self.line_records.all_lines(queue, now), MAX_LINES)
         return sum(
-            queries.count_expired(self.calls, partition, self.status_index, since, now, life_seconds)
-            for partition in self.keyspace.pending_partitions(queue, lines)
+            queries.count_expired(self.partitions, name, since, now, life_seconds)
+            for name in self.keyspace.pending_partitions(queue, lines)
         )
 
     @override
@@ -228,8 +208,7 @@ def _anew(reader: DynamoReader, work: Callable[[LineReader[Any]], Iterator[T]]) 
 
 
 def _is_live(entry: IndexEntry, moment: ClaimMoment) -> bool:
-    is_in_time = entry.deadline is None or entry.deadline > moment.deadline_after
-    return is_in_time and entry.created > moment.created_after
+    return entry.deadline > moment.deadline_after and entry.created > moment.created_after
 
 
 def _is_claimable(task: Task, moment: ClaimMoment) -> bool:
@@ -297,49 +276,38 @@ class DynamoReader(LineView["IndexEntry"], DynamoWaiting):
     @override
     def page(
         self, key: str, moment: ClaimMoment, count: int, looked: int, *, newest_first: bool
-    ) -> Iterator[IndexEntry]:
+    ) -> Iterable[IndexEntry]:
         if key in self._searches:
-            return
+            return ()
         self.moment = moment
-        partitions = self._store.keyspace.pending_partitions(self._request.queue, [parse_line(key)])
+        request, lines = self._request, [parse_line(key)]
+        partitions = self._store.partitions.live(
+            request.queue, lines, moment.created_after, moment.deadline_after
+        )
         search = self._searches[key] = LineSearch(len(partitions))
-        live = self._store.status_index.live(moment.created_after, moment.deadline_after)
-        shards = [self._shard(partition, live, search, newest_first) for partition in partitions]
-        yield from heapq.merge(*shards, key=attrgetter("position"), reverse=newest_first)
+        shards = []
+        for each in partitions:
+            pages = each.pages(request.limit, newest_first=newest_first, resumes=not request.passes_over)
+            shards.append(chain.from_iterable(map(partial(self._noted, search, each.name), pages)))
+        return heapq.merge(*shards, key=attrgetter("position"), reverse=newest_first)
+
+    def _noted(self, search: LineSearch, partition: str, page: KeysPage) -> list[IndexEntry]:
+        """Note what a page of a partition shows; return its tasks."""
+        request, task_ids = self._request, [entry.task_id for entry in page.entries]
+        self._pages.append(task_ids)
+        search.task_ids.update(task_ids)
+        search.newest_created = max([search.newest_created, *[entry.created for entry in page.entries]])
+        search.shards_left -= page.is_last
+        if page.passed_over:
+            self._store.stale_items.passed_over(request.queue, partition, request.max_age_seconds)
+        request.search_incomplete |= not (page.is_last or page.pages_left)
+        return page.entries
 
     def _empty_lines_left(self) -> int:
         of_groups = [search for key, search in self._searches.items() if len(key) > 1]
         found = sum(len(search.task_ids) for search in of_groups)
         empty = sum(not search.task_ids for search in of_groups)
         return MAX_EMPTY_LINES + MORE_EMPTY_LINES * found - empty
-
-    def _shard(
-        self,
-        partition: str,
-        live: LiveTasks,
-        search: LineSearch,
-        newest_first: bool,  # noqa: FBT001
-    ) -> Iterator[IndexEntry]:
-        request, store = self._request, self._store
-        pages = queries.claimable_pages(
-            store.calls,
-            partition,
-            live,
-            request.limit,
-            newest_first=newest_first,
-            resume_at=None if request.passes_over else store.resume_at,
-        )
-        is_last = True
-        for page in pages:
-            is_last = page.is_last
-            self._pages.append([entry.task_id for entry in page.entries])
-            search.task_ids.update(self._pages[-1])
-            search.newest_created = max([search.newest_created, *[entry.created for entry in page.entries]])
-            search.shards_left -= is_last
-            if page.passed_over:
-                store.stale_items.passed_over(request.queue, partition, request.max_age_seconds)
-            yield from page.entries
-        request.search_incomplete |= not is_last
 
     @override
     def heads(self, key: str, moment: ClaimMoment, count: int, *, newest_first: bool) -> list[IndexEntry]:
@@ -577,9 +545,7 @@ class ApproximateCounts:
     """Counts a queue by at most one page of each partition and kind, of up to `MAX_LINES` lines."""
 
     def __init__(self, store: DynamoCounts, queue: str) -> None:
-        self._calls = store.calls
-        self._keyspace = store.keyspace
-        self._index = store.status_index
+        self._store = store
         self._queue = queue
         self._bounded = dict.fromkeys(NOT_COUNTED, "not counted")
         # A task that was shed early, or before its queue's max age, is in no index.
@@ -596,18 +562,17 @@ class ApproximateCounts:
         counted_lines = [*islice(lines, MAX_LINES + 1)]
         if len(counted_lines) > MAX_LINES:
             self._bounded |= BOUNDS_OF_SOME_LINES
-        partitions = self._keyspace.pending_partitions(self._queue, counted_lines[:MAX_LINES])
-        index = self._index
-        live = index.live(created_after, now)
-        ends = [end for partition in partitions for end in self._ends(partition, live)]
+        partitions = self._store.partitions.live(self._queue, counted_lines[:MAX_LINES], created_after, now)
+        index = self._store.status_index
+        ends = [end for partition in partitions for end in self._ends(partition)]
         delayed, lease_ids = self._due()
         pending, past_deadline = self._totals(
-            self._count(("pending", "shed"), live.query(name)) for name in partitions
+            self._count(("pending", "shed"), partition.query()) for partition in partitions
         )
         # If time is not the order, the filter has already counted the tasks past the queue's max age.
         too_old, _ = self._totals(
-            self._count(("shed",), index.query(name, "<=", created_after))
-            for name in partitions
+            self._count(("shed",), index.query(partition.name, "<=", created_after))
+            for partition in partitions
             if index.by_time
         )
         return Stats(
@@ -620,19 +585,19 @@ class ApproximateCounts:
             bounded=self._bounded,
         )
 
-    def _ends(self, partition: str, live: LiveTasks) -> list[float]:
+    def _ends(self, partition: LivePartition) -> list[float]:
         """Return creation times, including the oldest and the newest claimable task's.
 
         If time is not the order, these are the oldest and the newest at either end of the line.
         """
         created: list[float] = []
         for newest_first in (False, True):
-            pages = queries.claimable_pages(self._calls, partition, live, 1, newest_first=newest_first)
+            pages = partition.pages(1, newest_first=newest_first)
             page = next((page for page in pages if page.entries), None)
             if page is None:
                 continue
             created += [entry.created for entry in page.entries]
-            if not (live.index.by_time or page.is_last):
+            if not (self._store.status_index.by_time or page.is_last):
                 self._bounded |= {
                     name: BOUNDS_OF_SOME_LINES[name]
                     for name in ("oldest_pending_seconds", "newest_pending_seconds")
@@ -652,7 +617,7 @@ class ApproximateCounts:
             fields: The counts that are lower bounds if there are more pages.
             arguments: Arguments of the query.
         """
-        page = self._calls.query(arguments | {"Select": "COUNT"})
+        page = self._store.calls.query(arguments | {"Select": "COUNT"})
         if "LastEvaluatedKey" in page:
             self._bounded |= dict.fromkeys(fields, "at least")
         return int(page["Count"]), int(page["ScannedCount"] - page["Count"])
@@ -661,8 +626,8 @@ class ApproximateCounts:
         """Return the number of delayed tasks, and the ids of the lease records."""
         delayed = 0
         lease_ids: list[str] = []
-        for partition in self._keyspace.due_partitions(self._queue):
-            page = self._calls.query(queries.due_query(partition))
+        for partition in self._store.keyspace.due_partitions(self._queue):
+            page = self._store.calls.query(queries.due_query(partition))
             if "LastEvaluatedKey" in page:
                 self._bounded["delayed"] = "at least"
             found = [item_id for item_id in queries.ids_of(page) if item_id.startswith(LEASE_PREFIX)]
@@ -672,8 +637,8 @@ class ApproximateCounts:
 
     def _taken(self, lease_ids: list[str]) -> set[str]:
         """Return the ids in lease records, except those named ahead that are not TAKEN."""
-        records: list[Item] = list(filter(is_lease_record, self._calls.get_many(lease_ids)))
+        records: list[Item] = list(filter(is_lease_record, self._store.calls.get_many(lease_ids)))
         ahead = {task_id for record in records for task_id in ahead_ids(record)}
         in_hand = {task_id for record in records for task_id in task_ids_of(record)} - ahead
-        tasks = map(decode_if_task, self._calls.get_many(sorted(ahead)))
+        tasks = map(decode_if_task, self._store.calls.get_many(sorted(ahead)))
         return in_hand | {task.task_id for task in tasks if task and task.status is TaskStatus.TAKEN}

@@ -10,7 +10,7 @@ from freshq.stores.dynamodb.clock import table_clock
 from freshq.stores.dynamodb.items import Keyspace
 from freshq.stores.dynamodb.leases import LeaseRecords
 from freshq.stores.dynamodb.line_records import ControlRecords, LineRecords
-from freshq.stores.dynamodb.queries import KnownHeads, StatusIndex
+from freshq.stores.dynamodb.queries import KnownHeads, Partitions, StatusIndex
 from freshq.stores.dynamodb.unfit import StaleItems, UnreadableTasks
 from freshq.stores.notifier import Notifier
 
@@ -28,6 +28,7 @@ class DynamoPart(Store):
         calls: Calls to the table.
         keyspace: Names of its index partitions.
         status_index: Its index of the claimable tasks.
+        partitions: The partitions of that index.
         known_heads: Short lines that were just read.
         batches: Writes of several items in one call.
         control: The control records of its queues.
@@ -56,10 +57,11 @@ class DynamoPart(Store):
         self.clock = table_clock(calls)
         self.keyspace = Keyspace(shards, calls.names.is_attached)
         self.status_index = status_index or StatusIndex()
+        self.partitions = Partitions(calls, self.keyspace, self.status_index)
         self.known_heads = KnownHeads()
         self.batches = Batches(calls)
         self.control = ControlRecords(calls)
-        self.line_records = LineRecords(calls, self.control, self.keyspace, self.status_index)
+        self.line_records = LineRecords(calls, self.control, self.partitions)
         self.lease_records = LeaseRecords(calls, self.keyspace)
         self.unreadable = UnreadableTasks(calls, self.keyspace)
-        self.stale_items = StaleItems(calls, self.keyspace, self.status_index, self.expired)
+        self.stale_items = StaleItems(self.partitions, self.expired)

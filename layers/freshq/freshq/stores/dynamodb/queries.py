@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
 from itertools import chain, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from freshq.model.forks import new_lock
 from freshq.stores.base import MOST_STALE
@@ -26,14 +26,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from freshq.stores.dynamodb.calls import TableCalls
+    from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.schema import Item
+    from freshq.stores.lines import Line
 
 # How long claims with a plan use what they have read of a short line.
 HEADS_SECONDS: Final = 1.0
 # Lines that a process remembers: more than one plan considers.
 MAX_KNOWN_LINES: Final = 2_000
+# Spare keys to read, as other claimers may take tasks first. Thirty keys of about 110 bytes still cost half
+# a read unit, the minimum of a query.
+LOOKAHEAD_KEYS: Final = 19
+# Pages that a claim reads of a partition.
+MAX_PAGES: Final = 4
+# Keys on the page that follows one of mostly stale tasks, and on those after that. The last is about the
+# megabyte that DynamoDB reads at most per query.
+LARGER_PAGES_KEYS: Final = (1_000, 8_000)
+# A task may return to its line among stale tasks that queries have passed. After this time they start over.
+RESUME_SECONDS: Final = 60.0
+# Entries of the due index handled at a time.
+DUE_PAGE_KEYS: Final = 25
 # A queue, the key of a line, and whether it was read from its newest end.
 LinePlace: TypeAlias = tuple[str, str, bool]
+# By partition and whether the newest come first.
+ResumeAt: TypeAlias = "dict[tuple[str, bool], tuple[Item, float]]"
 
 
 @dataclass(frozen=True)
@@ -80,10 +96,6 @@ class StatusIndex:
         }
         return arguments | {"FilterExpression": " AND ".join(filters)} if filters else arguments
 
-    def live(self, created_after: float, deadline_after: float) -> LiveTasks:
-        """Return which tasks are live, also by their deadlines."""
-        return LiveTasks(self, created_after, deadline_after)
-
     def place(self, key: Item) -> Any:
         """Return the place of an entry in the order, comparable as DynamoDB compares it."""
         ((attribute_type, value),) = key[self.range_key].items()
@@ -95,30 +107,7 @@ class StatusIndex:
         """Return an item of the index as an entry."""
         created = seconds(item[CREATED_ATTRIBUTE])
         place = created if self.by_time else self.place(item)
-        deadline = item.get(STATUS_INDEX_ATTRIBUTE)
-        return IndexEntry(
-            place, created, item["taskId"]["S"], None if deadline is None else seconds(deadline)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class LiveTasks:
-    """The tasks of a line that are not stale.
-
-    Attributes:
-        index: Where they are.
-        created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
-        deadline_after: Tasks with a deadline at or before this time are stale; None if that is not asked.
-    """
-
-    index: StatusIndex
-    created_after: float
-    deadline_after: float | None = None
-
-    def query(self, partition: str) -> Item:
-        """Return the arguments of a query of them in a partition of the index."""
-        deadline = None if self.deadline_after is None else (">", self.deadline_after)
-        return self.index.query(partition, ">", self.created_after, deadline)
+        return IndexEntry(place, created, item["taskId"]["S"], seconds(item[STATUS_INDEX_ATTRIBUTE]))
 
 
 @dataclass(eq=False, slots=True)
@@ -184,35 +173,6 @@ class KnownHeads:
                 self._lines.pop((queue, key, newest_first), None)
 
 
-class Resume(NamedTuple):
-    """Where the next query of a partition continues.
-
-    Attributes:
-        key: Start after this key. Every task before it was stale, or was taken.
-        since: Steady time of the first such query.
-    """
-
-    key: Item
-    since: float
-
-
-# By partition and whether the newest come first.
-ResumeAt: TypeAlias = dict[tuple[str, bool], Resume]
-
-# Spare keys to read, as other claimers may take tasks first. Thirty keys of about 110 bytes still cost half
-# a read unit, the minimum of a query.
-LOOKAHEAD_KEYS: Final = 19
-# Pages that a claim reads of a partition.
-MAX_PAGES: Final = 4
-# Keys on the page that follows one of mostly stale tasks, and on those after that. The last is about the
-# megabyte that DynamoDB reads at most per query.
-LARGER_PAGES_KEYS: Final = (1_000, 8_000)
-# A task may return to its line among stale tasks that queries have passed. After this time they start over.
-RESUME_SECONDS: Final = 60.0
-# Entries of the due index handled at a time.
-DUE_PAGE_KEYS: Final = 25
-
-
 @dataclass(frozen=True, slots=True)
 class KeysPage:
     """A page of live tasks of a partition.
@@ -220,154 +180,199 @@ class KeysPage:
     Attributes:
         entries: The tasks, in the order of the query.
         is_last: Whether the search reached the end.
+        pages_left: How many more pages the search may read.
         passed_over: Number of stale tasks that the query also read.
     """
 
     entries: list[IndexEntry]
     is_last: bool
+    pages_left: int
     passed_over: int
 
 
-def claimable_pages(
-    calls: TableCalls,
-    partition: str,
-    live: LiveTasks,
-    limit: int,
-    *,
-    newest_first: bool,
-    resume_at: ResumeAt | None = None,
-) -> Iterator[KeysPage]:
-    """Yield the live tasks of a partition, page by page.
+@dataclass(frozen=True, slots=True)
+class LivePartition:
+    """The tasks of a partition of the status index that are not stale.
 
-    The number of pages is bounded. A page on which most tasks are stale is followed by a larger one.
-
-    Args:
-        calls: Calls to the table.
-        partition: The partition of the status index.
-        live: Which tasks are live.
-        limit: How many tasks are wanted. Pages are read as needed.
-        newest_first: Which end comes first.
-        resume_at: Where an earlier query ran out of pages; the search continues there after the first page.
+    Attributes:
+        name: Name of the partition.
+        partitions: All of them.
+        created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
+        deadline_after: Tasks with a deadline at or before this time are stale.
     """
-    arguments = live.query(partition) | {
-        "ScanIndexForward": not newest_first,
-        "Limit": limit + LOOKAHEAD_KEYS,
-    }
-    # If time is not the order, a new task may stand between stale ones.
-    resume = resume_at if resume_at is not None and live.index.by_time else {}
-    resumed = _ResumedQuery(resume, (partition, newest_first), live.index)
-    for page in _bounded_pages(calls, arguments, resumed):
-        yield KeysPage(
-            list(map(live.index.entry, page["Items"])),
-            is_last="LastEvaluatedKey" not in page,
-            passed_over=page["ScannedCount"] - page["Count"],
-        )
 
+    name: str
+    partitions: Partitions
+    created_after: float
+    deadline_after: float
 
-def _bounded_pages(calls: TableCalls, arguments: Item, resumed: _ResumedQuery) -> Iterator[Item]:
-    """Yield up to `MAX_PAGES` pages of a query, larger ones after one of mostly stale tasks."""
-    larger = iter(LARGER_PAGES_KEYS)
-    mostly_stale, only_stale = False, True
-    for _ in range(MAX_PAGES):
-        page = calls.query(arguments)
-        key = page.get("LastEvaluatedKey")
-        only_stale = only_stale and page["Count"] == 0
-        if only_stale and key is not None:
-            resumed.passed(key)  # now: the caller may need no other page
-        yield page
-        if key is None:
-            resumed.ended()
-            return
-        mostly_stale = 2 * page["Count"] < page["ScannedCount"]
+    def query(self) -> Item:
+        """Return the arguments of a query of all of them."""
+        return self.partitions.index.query(self.name, ">", self.created_after, (">", self.deadline_after))
+
+    def pages(self, limit: int, *, newest_first: bool, resumes: bool = False) -> Iterator[KeysPage]:
+        """Yield them page by page.
+
+        The number of pages is bounded. A page on which most tasks are stale is followed by a larger one.
+
+        Args:
+            limit: How many tasks are wanted. Pages are read as needed.
+            newest_first: Which end comes first.
+            resumes: Whether to continue, after the first page, where an earlier query ran out of pages.
+        """
+        calls, index = self.partitions.calls, self.partitions.index
+        arguments = self.query() | {"ScanIndexForward": not newest_first, "Limit": limit + LOOKAHEAD_KEYS}
+        passed = _PassedTasks(self, newest_first, self.partitions.resume_at if resumes else {})
+        larger = iter(LARGER_PAGES_KEYS)
+        mostly_stale, only_stale = False, True
+        for pages_left in reversed(range(MAX_PAGES)):
+            page = calls.query(arguments)
+            key, count, scanned = page.get("LastEvaluatedKey"), page["Count"], page["ScannedCount"]
+            only_stale &= count == 0
+            if key is None:
+                passed.forget()
+            elif only_stale:
+                passed.until(key)  # now: the caller may need only one other page
+            yield KeysPage(list(map(index.entry, page["Items"])), key is None, pages_left, scanned - count)
+            if key is None:
+                return
+            mostly_stale = 2 * count < scanned
+            if mostly_stale:
+                arguments["Limit"] = max(arguments["Limit"], next(larger, LARGER_PAGES_KEYS[-1]))
+                if "ExclusiveStartKey" not in arguments:
+                    key = passed.further(key)
+            arguments["ExclusiveStartKey"] = key
         if mostly_stale:
-            arguments["Limit"] = max(arguments["Limit"], next(larger, LARGER_PAGES_KEYS[-1]))
-            if "ExclusiveStartKey" not in arguments:
-                key = resumed.further(key)
-        arguments["ExclusiveStartKey"] = key
-    if mostly_stale:
-        resumed.passed(arguments["ExclusiveStartKey"])
+            passed.until(arguments["ExclusiveStartKey"])
+
+    def oldest(self, limit: int) -> Iterator[tuple[float, str]]:
+        """Yield their creation times and ids, oldest first.
+
+        If time is the order, it reads as `pages` does, else the whole partition.
+        """
+        if self.partitions.index.by_time:
+            entries = chain.from_iterable(page.entries for page in self.pages(limit, newest_first=False))
+            return ((entry.created, entry.task_id) for entry in entries)
+        return ((entry.created, entry.task_id) for entry in self._all())
+
+    def first(self) -> list[IndexEntry]:
+        """Return the oldest of them, about a page; if time is not the order, all of them."""
+        if not self.partitions.index.by_time:
+            return self._all()
+        pages = self.pages(1, newest_first=False, resumes=True)
+        return next((page.entries for page in pages if page.entries), [])
+
+    def _all(self) -> list[IndexEntry]:
+        """Return all of them, oldest first."""
+        items = chain.from_iterable(page["Items"] for page in pages_of(self.partitions.calls, self.query()))
+        return sorted(map(self.partitions.index.entry, items), key=attrgetter("created", "task_id"))
+
+    def may_have_any(self) -> bool:
+        """Return whether there is one; True if finding out would take too many pages."""
+        arguments = self.query() | {"ScanIndexForward": False}
+        for limit in (LOOKAHEAD_KEYS, *LARGER_PAGES_KEYS):
+            page = self.partitions.calls.query(arguments | {"Limit": limit})
+            if page["Items"] or "LastEvaluatedKey" not in page:
+                return bool(page["Items"])
+            arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+        return True
+
+    def count(self, at_most: int) -> int:
+        """Return their number, or `at_most` if there are more."""
+        arguments = self.query() | {"Select": "COUNT"}
+        total = 0
+        while total < at_most:
+            page = self.partitions.calls.query(arguments | {"Limit": at_most - total})
+            total += page["Count"]
+            if "LastEvaluatedKey" not in page:
+                break
+            arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+        return total
 
 
-class _ResumedQuery:
-    """A query of one end of a partition, which continues where earlier ones found nothing."""
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """The partitions of the status index of a table.
 
-    def __init__(self, resume_at: ResumeAt, end: tuple[str, bool], index: StatusIndex) -> None:
-        self._resume_at = resume_at
-        self._index = index
-        self._end = end
-        now = steady_seconds()
-        known = resume_at.get(end)
-        if known is not None and known.since + RESUME_SECONDS < now:
-            del resume_at[end]
-            known = None
-        self._since = now if known is None else known.since
+    Attributes:
+        calls: Calls to the table.
+        keyspace: Their names.
+        index: The index.
+        resume_at: Where queries of one end of a partition continue: all tasks up to this key were stale, or
+            were taken. With the steady time of the first such query.
+    """
 
-    def passed(self, key: Item) -> None:
+    calls: TableCalls
+    keyspace: Keyspace
+    index: StatusIndex
+    resume_at: ResumeAt = field(default_factory=dict)
+
+    def live(
+        self, queue: str, lines: Iterable[Line], created_after: float, deadline_after: float
+    ) -> list[LivePartition]:
+        """Return the live tasks of lines, by partition.
+
+        Args:
+            queue: Name of the queue.
+            lines: The lines.
+            created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
+            deadline_after: Tasks with a deadline at or before this time are stale.
+        """
+        names = self.keyspace.pending_partitions(queue, lines)
+        return [LivePartition(name, self, created_after, deadline_after) for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class _PassedTasks:
+    """The tasks at one end of a partition that queries have passed over.
+
+    Attributes:
+        live: The live tasks of the partition.
+        newest_first: Which end.
+        resume_at: As in `Partitions`.
+    """
+
+    live: LivePartition
+    newest_first: bool
+    resume_at: ResumeAt
+
+    def until(self, key: Item) -> None:
         """Note that the next query need not begin before a key."""
-        self._resume_at[self._end] = Resume(self.further(key), self._since)
+        if not self.live.partitions.index.by_time:
+            return  # a new task may stand between stale ones
+        key = self.further(key)
+        _, since = self.resume_at.get((self.live.name, self.newest_first), (key, steady_seconds()))
+        self.resume_at[self.live.name, self.newest_first] = (key, since)
 
-    def ended(self) -> None:
-        """Note that the query reached the end of the partition."""
-        self._resume_at.pop(self._end, None)
+    def forget(self) -> None:
+        """Note that a query reached the end of the partition, or that the next one starts over."""
+        self.resume_at.pop((self.live.name, self.newest_first), None)
 
     def further(self, key: Item) -> Item:
         """Return a key or the key to continue after, whichever is later: bounds of queries move with time."""
-        resume = self._resume_at.get(self._end)
-        if resume is None:
+        if (known := self.resume_at.get((self.live.name, self.newest_first))) is None:
             return key
-        later = min if self._end[1] else max
-        return later(key, resume.key, key=self._index.place)
+        passed, since = known
+        place = self.live.partitions.index.place
+        # DynamoDB refuses a key outside the bounds of a query.
+        if since + RESUME_SECONDS < steady_seconds() or place(passed) <= self.live.created_after:
+            self.forget()
+            return key
+        return (min if self.newest_first else max)(key, passed, key=place)
 
 
-def oldest_claimable(
-    calls: TableCalls, partition: str, live: LiveTasks, limit: int
-) -> Iterator[tuple[float, str]]:
-    """Yield the creation times and ids of the live tasks of a partition, oldest first.
-
-    If time is the order, it reads as `claimable_pages` does, else the whole partition.
-    """
-    if live.index.by_time:
-        pages = claimable_pages(calls, partition, live, limit, newest_first=False)
-        entries = chain.from_iterable(page.entries for page in pages)
-        return ((entry.created, entry.task_id) for entry in entries)
-    items = chain.from_iterable(page["Items"] for page in pages_of(calls, live.query(partition)))
-    return iter(sorted((seconds(item["taskCreated"]), item["taskId"]["S"]) for item in items))
-
-
-def first_entries(
-    calls: TableCalls, partition: str, live: LiveTasks, resume_at: ResumeAt | None = None
-) -> list[IndexEntry]:
-    """Return the oldest live tasks of a partition, about a page.
-
-    If time is not the order, it reads the whole partition.
-
-    Args:
-        calls: Calls to the table.
-        partition: The partition of the status index.
-        live: Which tasks are live.
-        resume_at: As in `claimable_pages`.
-    """
-    if not live.index.by_time:
-        items = chain.from_iterable(page["Items"] for page in pages_of(calls, live.query(partition)))
-        return sorted(map(live.index.entry, items), key=attrgetter("created"))
-    pages = claimable_pages(calls, partition, live, 1, newest_first=False, resume_at=resume_at)
-    return next((page.entries for page in pages if page.entries), [])
-
-
-def count_expired(
-    calls: TableCalls, partition: str, index: StatusIndex, since: float, now: float, life_seconds: float
-) -> int:
+def count_expired(partitions: Partitions, name: str, since: float, now: float, life_seconds: float) -> int:
     """Count the tasks of a partition that went stale between two times, on one page.
 
     Args:
-        calls: Calls to the table.
-        partition: The partition of the status index.
-        index: The index.
+        partitions: The partitions of the status index.
+        name: Name of one of them.
         since: Not those that were stale at this time, in seconds.
         now: Current time in seconds.
         life_seconds: Age at which most tasks are stale; the page begins with those that went stale last.
     """
-    arguments = index.query(partition, "<=", now - life_seconds) | {
+    index = partitions.index
+    arguments = index.query(name, "<=", now - life_seconds) | {
         "ScanIndexForward": False,
         "Limit": MOST_STALE,
         "Select": "COUNT",
@@ -380,58 +385,35 @@ def count_expired(
     else:
         arguments["FilterExpression"] += " AND #taskCreated <= :created"
     arguments["ExpressionAttributeValues"] |= {":since": milliseconds(since), ":now": milliseconds(now)}
-    return int(calls.query(arguments)["Count"])
-
-
-def may_have_live(calls: TableCalls, partition: str, live: LiveTasks) -> bool:
-    """Return whether a partition has live tasks; True if finding out would take too many pages."""
-    arguments = live.query(partition) | {"ScanIndexForward": False}
-    for limit in (LOOKAHEAD_KEYS, *LARGER_PAGES_KEYS):
-        page = calls.query(arguments | {"Limit": limit})
-        if page["Items"] or "LastEvaluatedKey" not in page:
-            return bool(page["Items"])
-        arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
-    return True
+    return int(partitions.calls.query(arguments)["Count"])
 
 
 def stale_page(
-    calls: TableCalls, partition: str, live: LiveTasks, now: float, start_after: Item | None
+    partitions: Partitions, name: str, created_after: float, now: float, start_after: Item | None
 ) -> tuple[list[str], Item | None]:
     """Read one page of tasks that are past their own deadline, but not past the queue's max age.
 
     Args:
-        calls: Calls to the table.
-        partition: The partition of the status index.
-        live: Which tasks are live, by the queue's max age only.
+        partitions: The partitions of the status index.
+        name: Name of one of them.
+        created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
         now: Current time in seconds.
         start_after: Key that an earlier call returned; None to begin.
 
     Returns:
         The ids, last first, and the key after which there may be more; None if there is no more.
     """
-    arguments = live.index.query(partition, ">", live.created_after, ("<=", now)) | {
+    index = partitions.index
+    arguments = index.query(name, ">", created_after, ("<=", now)) | {
         "ScanIndexForward": False,
         "Limit": LARGER_PAGES_KEYS[0],
     }
     if start_after is not None:
-        if live.index.by_time and live.index.place(start_after) <= live.created_after:
+        if index.by_time and index.place(start_after) <= created_after:
             return [], None
         arguments["ExclusiveStartKey"] = start_after
-    page = calls.query(arguments)
+    page = partitions.calls.query(arguments)
     return ids_of(page), page.get("LastEvaluatedKey")
-
-
-def count_live(calls: TableCalls, partition: str, live: LiveTasks, at_most: int) -> int:
-    """Return the number of live tasks of a partition, or `at_most` if there are more."""
-    arguments = live.query(partition) | {"Select": "COUNT"}
-    total = 0
-    while total < at_most:
-        page = calls.query(arguments | {"Limit": at_most - total})
-        total += page["Count"]
-        if "LastEvaluatedKey" not in page:
-            break
-        arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
-    return total
 
 
 def due_query(partition: str, relation: str = "", due_at: float = 0.0) -> Item:

@@ -77,13 +77,13 @@ class IndexEntry(NamedTuple):
         position: Its place in the order; comparable among the tasks of a table.
         created: Its creation time, in seconds.
         task_id: Its id.
-        deadline: Its deadline, in seconds; None if it has none, or the index does not show it.
+        deadline: Its deadline, in seconds.
     """
 
     position: Any
     created: float
     task_id: str
-    deadline: float | None = None
+    deadline: float
 
 
 @dataclass(frozen=True, slots=True)

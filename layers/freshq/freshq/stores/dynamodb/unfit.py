@@ -27,14 +27,14 @@ from freshq.stores.dynamodb.items import (
     update_arguments,
     with_new_version,
 )
-from freshq.stores.dynamodb.queries import LiveTasks, stale_page
+from freshq.stores.dynamodb.queries import stale_page
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import ExpiredTasks
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
-    from freshq.stores.dynamodb.queries import StatusIndex
+    from freshq.stores.dynamodb.queries import Partitions
     from freshq.stores.dynamodb.schema import Item
 
 logger = logging.getLogger(__name__)
@@ -58,13 +58,11 @@ SPARE: Final = (
 class StaleItems:
     """Sheds tasks past their own deadline that claims tried or passed over. Thread-safe."""
 
-    def __init__(
-        self, calls: TableCalls, keyspace: Keyspace, status_index: StatusIndex, expired: ExpiredTasks
-    ) -> None:
-        self._calls = calls
+    def __init__(self, partitions: Partitions, expired: ExpiredTasks) -> None:
+        self._partitions = partitions
+        self._calls = partitions.calls
         self._expired = expired
-        self._keyspace = keyspace
-        self._index = status_index
+        self._keyspace = partitions.keyspace
         self._lock = threading.Lock()
         # By queue, the partitions in which claims skipped tasks: the queue's max age, and where the next
         # search continues.
@@ -93,8 +91,8 @@ class StaleItems:
         for partition, (max_age_seconds, start_after) in partitions:
             if left < BATCH:
                 break
-            live = LiveTasks(self._index, now - max_age_seconds)
-            ids, more = stale_page(self._calls, partition, live, now, start_after)
+            created_after = now - max_age_seconds
+            ids, more = stale_page(self._partitions, partition, created_after, now, start_after)
             self._shed_in_batches(ids[:left], now)
             # Tasks that are left over are found again from the same key.
             next_start = more if len(ids) <= left else start_after
