@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 from freshq.queue.lines import WINDOW_LINES, LineBook
@@ -11,8 +12,8 @@ from freshq.stores.dynamodb.line_records import (
     OUTDATED_SECONDS,
     QUIET_SECONDS,
     KnownLines,
-    LineView,
 )
+from freshq.stores.dynamodb.lines import DynamoReader
 from freshq.stores.lines import END, LevelSchedulers, Line, parse_line
 
 A, B = Line(0, "a"), Line(0, "b")
@@ -24,9 +25,12 @@ def knowing(count: int) -> KnownLines:
     return known
 
 
-def view(known: KnownLines | None, *more: str) -> Any:
-    kind: Any = LineView
-    return kind(sorted(more), threading.Lock(), known)
+def view(known: KnownLines | None, *more: str) -> DynamoReader:
+    """Return what a claim sees of known lines, and of lines with these keys."""
+    records = SimpleNamespace(view=lambda _queue, _clock: (sorted(more), threading.Lock(), known))
+    store: Any = SimpleNamespace(line_records=records)
+    request: Any = SimpleNamespace(queue="q", clock=None, limit=0)
+    return DynamoReader(store, request)
 
 
 def looked_into(known: KnownLines, now: float) -> list[Line]:

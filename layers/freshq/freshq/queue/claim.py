@@ -333,11 +333,11 @@ def _of_group(
     """Yield claimable tasks of the lines of a group: as the plan of the claim says, if it has one."""
     if request.plan is not None:
         return planned(reader, request, request.plan, keys)
-    return chain.from_iterable(_of_line(reader, request, key, moment, share) for key in keys)
+    return chain.from_iterable(map(partial(_of_line, reader, request, moment, share), keys))
 
 
 def _of_line(
-    reader: LineReader[Found], request: ClaimRequest, key: str, moment: ClaimMoment, share: int
+    reader: LineReader[Found], request: ClaimRequest, moment: ClaimMoment, share: int, key: str
 ) -> Iterator[Found]:
     """Yield claimable tasks of a line, best first, from a small page and then a larger one."""
     if not reader.searches(key):

@@ -135,10 +135,6 @@ class Keyspace:
         """Return a partition of the due index: delayed tasks and lease records."""
         return f"{queue}#DUE#{shard}"
 
-    def pending_partitions(self, queue: str, lines: Iterable[Line]) -> list[str]:
-        """Return all partitions of the claimable tasks of the given lines."""
-        return [self.partition(queue, *line, shard) for line in lines for shard in range(self.shards)]
-
     def due_partitions(self, queue: str) -> list[str]:
         """Return all partitions of a queue in the due index."""
         return [self.due(queue, shard) for shard in range(self.shards)]

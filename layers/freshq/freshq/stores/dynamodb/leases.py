@@ -101,6 +101,7 @@ class _Version:
     """A version of a lease record, as written to the table.
 
     Attributes:
+        record_id: Id of the record.
         in_hand: The named tasks that are held, or about to be.
         ahead: The tasks it names that may be claimed next.
         due_at: When the sweep checks it, in seconds.
@@ -108,44 +109,12 @@ class _Version:
         number: 1 for the first version. A copy that arrives late does not replace a later version.
     """
 
+    record_id: str
     in_hand: frozenset[str]
     ahead: frozenset[str]
     due_at: float
     held_until: float
-    number: int = 1
-
-    @classmethod
-    def naming(
-        cls,
-        held: dict[Holding, float],
-        naming: _Naming,
-        previous: _Version | None,
-        returned: dict[Holding, float],
-        number: int,
-    ) -> _Version:
-        """Return the version that names the held tasks and the new ones.
-
-        Args:
-            held: The tasks that the process holds, without expired leases.
-            naming: The tasks to name.
-            previous: The version in the table, if known.
-            returned: The tasks that the process returned to their lines before their leases ended.
-            number: The number of the version.
-        """
-        held = held | naming.held
-        in_hand = frozenset([task_id for task_id, _token in held | returned])
-        ahead = naming.ahead - in_hand
-        lease_seconds = naming.lease_until - naming.now
-        due_at = min(held.values())
-        # Moving a record in its index costs two more write units than rewriting it in place. So it may be
-        # checked too early, but never too late.
-        if previous is not None and naming.now + lease_seconds / 2 <= previous.due_at <= due_at:
-            due_at = previous.due_at
-        held_until = max((held | returned).values())
-        if ahead:
-            # The tasks ahead may be claimed until the record is due, for a lease as long as this one.
-            held_until = max(held_until, due_at + lease_seconds)
-        return cls(in_hand, ahead, due_at, held_until, number)
+    number: int
 
     def covers(self, naming: _Naming) -> bool:
         """Return whether tasks may be claimed, or their leases changed, without another version.
@@ -189,8 +158,8 @@ class LeaseRecord:
         # None unless the version in the table is known: not while one is written, nor after a failed write.
         self._version: _Version | None = None
 
-    def begin(self, naming: _Naming) -> tuple[str, _Version] | None:
-        """Return the record id and the version to write; None if the version in the table covers the tasks.
+    def begin(self, naming: _Naming) -> _Version | None:
+        """Return the version to write; None if the version in the table covers the tasks.
 
         Until a new version is committed, none covers anything.
         """
@@ -212,10 +181,27 @@ class LeaseRecord:
                 self._held_earlier = _unexpired(self._held_earlier | self._held, naming.now)
                 self._held, self._returned = {}, {}
             self._versions += 1
-            version = _Version.naming(self._held, naming, self._version, self._returned, self._versions)
+            version = self._next(naming, self._record_id)
             self._version = None
             self._due_at = min(self._due_at, version.due_at)
-            return self._record_id, version
+            return version
+
+    def _next(self, naming: _Naming, record_id: str) -> _Version:
+        """Return the version that names the tasks in hand and the new ones."""
+        held = self._held | naming.held
+        in_hand = frozenset([task_id for task_id, _token in held | self._returned])
+        ahead = naming.ahead - in_hand
+        lease_seconds = naming.lease_until - naming.now
+        due_at, known = min(held.values()), self._version
+        # Moving a record in its index costs two more write units than rewriting it in place. So it may be
+        # checked too early, but never too late.
+        if known is not None and naming.now + lease_seconds / 2 <= known.due_at <= due_at:
+            due_at = known.due_at
+        held_until = max((held | self._returned).values())
+        if ahead:
+            # The tasks ahead may be claimed until the record is due, for a lease as long as this one.
+            held_until = max(held_until, due_at + lease_seconds)
+        return _Version(record_id, in_hand, ahead, due_at, held_until, self._versions)
 
     def commit(self, version: _Version, naming: _Naming) -> None:
         """Note that a version was written, and of the holdings that it covers."""
@@ -301,13 +287,12 @@ class LeaseRecords:
         record = self.of(queue)
         # While another thread writes a version, none covers anything.
         with record.writing:
-            if (begun := record.begin(naming)) is None:
+            if (version := record.begin(naming)) is None:
                 return
-            record_id, version = begun
             number = {"N": str(version.number)}
             earlier = condition("attribute_not_exists(#number) OR #number < :number", number=number)
             try:
-                self._calls.put(self._item(queue, record_id, version), earlier)
+                self._calls.put(self._item(queue, version), earlier)
             except ConditionFailed as failed:
                 # A lost reply: the sweep has moved this version since, so another request token is there.
                 if failed.item is None or failed.item.get("number") != number:
@@ -361,13 +346,13 @@ class LeaseRecords:
                 record = self._records[queue] = LeaseRecord(queue)
             return record
 
-    def _item(self, queue: str, record_id: str, version: _Version) -> Item:
+    def _item(self, queue: str, version: _Version) -> Item:
         return {
-            "taskId": {"S": record_id},
+            "taskId": {"S": version.record_id},
             "taskIds": {"SS": sorted(version.in_hand)},
             **({"aheadIds": {"SS": sorted(version.ahead)}} if version.ahead else {}),
             "heldUntil": milliseconds(version.held_until),
-            "dueShard": {"S": self._keyspace.due(queue, self._keyspace.shard_of(record_id))},
+            "dueShard": {"S": self._keyspace.due(queue, self._keyspace.shard_of(version.record_id))},
             "requestToken": {"S": new_token()},
             "number": {"N": str(version.number)},
         } | due_attributes(version.due_at)

@@ -16,8 +16,6 @@ from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from typing_extensions import override
-
 from freshq.errors import StoreError
 from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.model.lifecycle import new_token
@@ -26,7 +24,7 @@ from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import InvalidUpdate
 from freshq.stores.dynamodb.items import CONTROL_PREFIX, has_record, level_name, milliseconds
 from freshq.stores.dynamodb.queries import earliest_due, newest_due
-from freshq.stores.lines import CLASS_CHARS, Found, Line, LineReader
+from freshq.stores.lines import CLASS_CHARS, Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -581,46 +579,6 @@ class _Check(NamedTuple):
     deadline: float
 
 
-class LineView(LineReader[Found]):
-    """Finds lines that may have tasks, for one claim, among those that the process knows."""
-
-    def __init__(self, more: list[str], lock: AbstractContextManager[Any], known: KnownLines | None) -> None:
-        """Find lines.
-
-        Args:
-            more: Keys of tasks without a group, and of lines found empty that are due for a check; ascending.
-            lock: The lock of `known`.
-            known: The lines of groups, if there are any.
-        """
-        self._more = more
-        self._lock = lock
-        self._known = known
-
-    @override
-    def lines(self, after: str, until: str, count: int) -> list[str]:
-        keys = [key for key in self._more if after < key < until]
-        if self._known is not None:
-            with self._lock:
-                keys += islice(self._known.between(after, until), count)
-            keys.sort()
-        return keys[:count]
-
-    @override
-    def last_line(self, until: str) -> str | None:
-        keys = [key for key in self._more if key < until]
-        if self._known is not None:
-            with self._lock:
-                keys += islice(self._known.between("", until, reverse=True), 1)
-        return max(keys, default=None)
-
-    @override
-    def begin(self, after: str, until: str) -> str:
-        if self._known is None:
-            return after
-        with self._lock:
-            return self._known.begin(after, until)
-
-
 @dataclass
 class _QueueLines:
     """The lines of one queue, as far as this process knows them."""
@@ -730,7 +688,10 @@ class LineRecords:
     def view(
         self, queue: str, clock: Callable[[], float]
     ) -> tuple[list[str], AbstractContextManager[Any], KnownLines | None]:
-        """Return the arguments of a `LineView` of the lines that may have claimable tasks now.
+        """Return the lines that may have claimable tasks now: keys to look into, and the lines of groups.
+
+        The keys are those of tasks without a group, and of lines found empty that are due for a check;
+        ascending. The lines of groups come with their lock; None if no group was ever used.
 
         Args:
             queue: Name of the queue.

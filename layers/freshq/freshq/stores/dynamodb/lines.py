@@ -28,11 +28,11 @@ from freshq.stores.dynamodb.calls import (
 )
 from freshq.stores.dynamodb.items import LEASE_PREFIX, claim_arguments, decode_if_task
 from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES, ahead_ids, is_lease_record, task_ids_of
-from freshq.stores.dynamodb.line_records import QUIET_SECONDS, LineView
+from freshq.stores.dynamodb.line_records import QUIET_SECONDS
 from freshq.stores.dynamodb.part import DynamoPart
 from freshq.stores.dynamodb.queries import LOOKAHEAD_KEYS
 from freshq.stores.dynamodb.schema import described_table
-from freshq.stores.lines import ALL_LINES, END, WaitingReader, line_key, parse_line
+from freshq.stores.lines import ALL_LINES, END, LineReader, WaitingReader, line_key, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.leases import Holding
     from freshq.stores.dynamodb.queries import KeysPage, KnownHeads, LinePlace, LivePartition
     from freshq.stores.dynamodb.schema import IndexEntry, Item
-    from freshq.stores.lines import ClaimRequest, Line, LineReader, Times
+    from freshq.stores.lines import ClaimRequest, Line, Times
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -156,10 +156,8 @@ class DynamoCounts(DynamoPart):
     def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
         """Count on a page of each partition, of up to `MAX_LINES` lines."""
         lines = islice(self.line_records.all_lines(queue, now), MAX_LINES)
-        return sum(
-            queries.count_expired(self.partitions, name, since, now, life_seconds)
-            for name in self.keyspace.pending_partitions(queue, lines)
-        )
+        partitions = self.partitions.live(queue, lines, now - life_seconds, now)
+        return sum(queries.count_expired(each, since, life_seconds) for each in partitions)
 
     @override
     def exact_count_units(self) -> int:
@@ -231,7 +229,7 @@ class LineSearch:
     newest_created: float = 0.0
 
 
-class DynamoReader(LineView["IndexEntry"], DynamoWaiting):
+class DynamoReader(DynamoWaiting, LineReader["IndexEntry"]):
     """Reads the lines of one claim, each once, from the index.
 
     Attributes:
@@ -248,8 +246,10 @@ class DynamoReader(LineView["IndexEntry"], DynamoWaiting):
             request: The claim.
             known: Lines that need not be read again; None for a peek.
         """
-        super().__init__(*store.line_records.view(request.queue, request.clock))
-        DynamoWaiting.__init__(self, store, request.queue, request.clock)
+        super().__init__(store, request.queue, request.clock)
+        # Keys of tasks without a group, and of lines found empty that are due for a check; ascending. The
+        # lines of groups, if there are any, and their lock.
+        self._more, self._lock, self._groups = store.line_records.view(request.queue, request.clock)
         self._store: DynamoLines = store
         self._request = request
         self.more_lines = request.limit
@@ -263,6 +263,30 @@ class DynamoReader(LineView["IndexEntry"], DynamoWaiting):
         self._places: dict[str, LinePlace] = {}
         # The highest level of which lines were left out, as a key; empty: none. Lower levels wait for it.
         self._left_level = ""
+
+    @override
+    def lines(self, after: str, until: str, count: int) -> list[str]:
+        keys = [key for key in self._more if after < key < until]
+        if self._groups is not None:
+            with self._lock:
+                keys += islice(self._groups.between(after, until), count)
+            keys.sort()
+        return keys[:count]
+
+    @override
+    def last_line(self, until: str) -> str | None:
+        keys = [key for key in self._more if key < until]
+        if self._groups is not None:
+            with self._lock:
+                keys += islice(self._groups.between("", until, reverse=True), 1)
+        return max(keys, default=None)
+
+    @override
+    def begin(self, after: str, until: str) -> str:
+        if self._groups is None:
+            return after
+        with self._lock:
+            return self._groups.begin(after, until)
 
     @override
     def searches(self, key: str) -> bool:

@@ -318,8 +318,11 @@ class Partitions:
             created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
             deadline_after: Tasks with a deadline at or before this time are stale.
         """
-        names = self.keyspace.pending_partitions(queue, lines)
-        return [LivePartition(name, self, created_after, deadline_after) for name in names]
+        return [
+            LivePartition(self.keyspace.partition(queue, *line, shard), self, created_after, deadline_after)
+            for line in lines
+            for shard in range(self.keyspace.shards)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,18 +364,16 @@ class _PassedTasks:
         return (min if self.newest_first else max)(key, passed, key=place)
 
 
-def count_expired(partitions: Partitions, name: str, since: float, now: float, life_seconds: float) -> int:
-    """Count the tasks of a partition that went stale between two times, on one page.
+def count_expired(live: LivePartition, since: float, life_seconds: float) -> int:
+    """Count the tasks of a partition that are stale, but were not at an earlier time, on one page.
 
     Args:
-        partitions: The partitions of the status index.
-        name: Name of one of them.
-        since: Not those that were stale at this time, in seconds.
-        now: Current time in seconds.
+        live: The live tasks of the partition.
+        since: The earlier time, in seconds.
         life_seconds: Age at which most tasks are stale; the page begins with those that went stale last.
     """
-    index = partitions.index
-    arguments = index.query(name, "<=", now - life_seconds) | {
+    index, now = live.partitions.index, live.deadline_after
+    arguments = index.query(live.name, "<=", now - life_seconds) | {
         "ScanIndexForward": False,
         "Limit": MOST_STALE,
         "Select": "COUNT",
@@ -385,7 +386,7 @@ def count_expired(partitions: Partitions, name: str, since: float, now: float, l
     else:
         arguments["FilterExpression"] += " AND #taskCreated <= :created"
     arguments["ExpressionAttributeValues"] |= {":since": milliseconds(since), ":now": milliseconds(now)}
-    return int(partitions.calls.query(arguments)["Count"])
+    return int(live.partitions.calls.query(arguments)["Count"])
 
 
 def stale_page(
