@@ -99,7 +99,7 @@ class DynamoAgenda(DynamoPart):
         live = self.partitions.live(queue, lines, created_after, now)
         waiting = {partition.name: partition.query() for partition in live}
         delayed = {name: queries.due_query(name) for name in self.keyspace.due_partitions(queue)}
-        keys = self._keys(("pendingShard", self.status_index.range_key), waiting, after)
+        keys = self._keys(("pendingShard", self.partitions.index.range_key), waiting, after)
         due_keys = self._keys(("dueShard", "dueAt"), delayed, after if after_lines else None)
         return self._pending(chain(keys, due_keys))
 

@@ -340,8 +340,8 @@ class LineListing:
 class LineClosings:
     """The closings of one table. Thread-safe."""
 
-    def __init__(self, calls: TableCalls, partitions: Partitions) -> None:
-        self._calls = calls
+    def __init__(self, partitions: Partitions) -> None:
+        self._calls = partitions.calls
         self._partitions = partitions
         self._lock = threading.Lock()
         # Closings in the table: since when this process knows them, and the lines not yet checked.
@@ -594,10 +594,10 @@ class _QueueLines:
 class LineRecords:
     """The lines of groups, known from this process's puts and from the line records. Thread-safe."""
 
-    def __init__(self, calls: TableCalls, control: ControlRecords, partitions: Partitions) -> None:
-        self._calls = calls
+    def __init__(self, control: ControlRecords, partitions: Partitions) -> None:
+        self._calls = partitions.calls
         self._control = control
-        self._closings = LineClosings(calls, partitions)
+        self._closings = LineClosings(partitions)
         self._lock = threading.Lock()
         self._queues: dict[str, _QueueLines] = {}
 

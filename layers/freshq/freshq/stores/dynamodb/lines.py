@@ -587,7 +587,7 @@ class ApproximateCounts:
         if len(counted_lines) > MAX_LINES:
             self._bounded |= BOUNDS_OF_SOME_LINES
         partitions = self._store.partitions.live(self._queue, counted_lines[:MAX_LINES], created_after, now)
-        index = self._store.status_index
+        index = self._store.partitions.index
         ends = [end for partition in partitions for end in self._ends(partition)]
         delayed, lease_ids = self._due()
         pending, past_deadline = self._totals(
@@ -621,7 +621,7 @@ class ApproximateCounts:
             if page is None:
                 continue
             created += [entry.created for entry in page.entries]
-            if not (self._store.status_index.by_time or page.is_last):
+            if not (self._store.partitions.index.by_time or page.is_last):
                 self._bounded |= {
                     name: BOUNDS_OF_SOME_LINES[name]
                     for name in ("oldest_pending_seconds", "newest_pending_seconds")

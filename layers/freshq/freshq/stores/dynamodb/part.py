@@ -27,8 +27,7 @@ class DynamoPart(Store):
     Attributes:
         calls: Calls to the table.
         keyspace: Names of its index partitions.
-        status_index: Its index of the claimable tasks.
-        partitions: The partitions of that index.
+        partitions: The partitions of its index of the claimable tasks.
         known_heads: Short lines that were just read.
         batches: Writes of several items in one call.
         control: The control records of its queues.
@@ -56,12 +55,11 @@ class DynamoPart(Store):
         )
         self.clock = table_clock(calls)
         self.keyspace = Keyspace(shards, calls.names.is_attached)
-        self.status_index = status_index or StatusIndex()
-        self.partitions = Partitions(calls, self.keyspace, self.status_index)
+        self.partitions = Partitions(calls, self.keyspace, status_index or StatusIndex())
         self.known_heads = KnownHeads()
         self.batches = Batches(calls)
         self.control = ControlRecords(calls)
-        self.line_records = LineRecords(calls, self.control, self.partitions)
+        self.line_records = LineRecords(self.control, self.partitions)
         self.lease_records = LeaseRecords(calls, self.keyspace)
         self.unreadable = UnreadableTasks(calls, self.keyspace)
         self.stale_items = StaleItems(self.partitions, self.expired)
