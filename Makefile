@@ -114,7 +114,9 @@ $(SCAN_STAMP): requirements/checkov.txt
 	$(SCAN_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements/checkov.txt
 	@rm -f $(SCAN_VENV)/.installed-* && touch $@
 
-scan: $(SCAN_STAMP) ## Scan templates and code for security problems (checkov, bandit)
+scan: setup $(SCAN_STAMP) ## Scan templates and code for security problems (checkov, bandit)
+	@mkdir -p build
+	@$(BIN)/python -c "import json, local.emulator; print(json.dumps(local.emulator.template_source()))" > build/scanned.json
 	$(SCAN_VENV)/bin/checkov --config-file .checkov.yaml
 	$(SCAN_VENV)/bin/bandit --quiet --configfile pyproject.toml --recursive functions layers/freshq/freshq pipeline/freshq_pipeline local
 

@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from samtranslator.yaml_helper import yaml_parse
+from local.emulator import template_source
 
 from benchmarks.figures import figures_of, read
 from benchmarks.render import Sections, sections
@@ -49,9 +49,8 @@ LIFE: Final = "whole life, claims of 10"
 LIFE_SINGLE: Final = "whole life, claims of 1"
 ALONE: Final = "whole life of a task that comes alone, its pass included"
 SHED: Final = "shed by the queue's max age, put included"
-TEMPLATE: Final = Path("template.yaml")
 # Conditions of the alarms of a stack in an account with an archive and no other option.
-USUAL: Final = frozenset({None, "InAccount", "HasArchive", "HasSilenceAlarm", "HasFreshnessObjective"})
+USUAL: Final = frozenset({None, "InAccount", "HasArchive", "HasSilenceAlarm", "HasShedRatioCeiling"})
 QUOTAS: Final = Path("benchmarks/quotas.toml")
 RATES_PER_SECOND: Final = (10, 1_000, 100_000)
 # Readers replace these by their own figures.
@@ -69,9 +68,8 @@ DIGITS: Final = 2
 
 @cache
 def template() -> dict[str, Any]:
-    """Return the template."""
-    parsed: dict[str, Any] = yaml_parse(TEMPLATE.read_text("utf-8"))
-    return parsed
+    """Return the template with its loops written out."""
+    return template_source()
 
 
 def default(parameter: str) -> str:

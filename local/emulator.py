@@ -661,6 +661,32 @@ def demonstration(capacity: int, task_seconds: float) -> dict[str, str]:
     return {"RunnerEnvironment": json.dumps(variables)}
 
 
+def template_source(project: Path = PROJECT) -> dict[str, Any]:
+    """Return the template with its loops written out, as CloudFormation passes it on to SAM."""
+    from samcli.lib.cfn_language_extensions.models import TemplateProcessingContext
+    from samcli.lib.cfn_language_extensions.processors import ForEachProcessor
+    from samtranslator.yaml_helper import yaml_parse
+
+    context = TemplateProcessingContext(yaml_parse((project / "template.yaml").read_text("utf-8")))
+    ForEachProcessor().process_template(context)
+    source: dict[str, Any] = _written_out(context.fragment, context.fragment["Mappings"])
+    return source
+
+
+def _written_out(value: Any, mappings: Mapping[str, Any]) -> Any:
+    """Return a part of a template with the names and figures that its loops have made constant."""
+    match value:
+        case {"Fn::Sub": str(text)} if "${" not in text:
+            return text
+        case {"Fn::FindInMap": [str(mapping), str(first), str(second)]}:
+            return mappings[mapping][first][second]
+        case dict():
+            return {name: _written_out(inner, mappings) for name, inner in value.items()}
+        case list():
+            return [_written_out(inner, mappings) for inner in value]
+    return value
+
+
 def template_values(parameters: Mapping[str, str | int]) -> dict[str, str]:
     """Return template parameters, completed by the local defaults."""
     here = {"Stage": "local", "Runtime": runtime(), "Architecture": architecture()}

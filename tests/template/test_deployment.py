@@ -3,14 +3,11 @@
 import json
 import re
 import tomllib
-from functools import cache
 from typing import Any
 
 import pytest
-from samtranslator.translator.transform import transform
-from samtranslator.yaml_helper import yaml_parse
 
-from tests.template.test_template import FUNCTIONS, HOOK, PROJECT, TEMPLATE, NoManagedPolicies, source
+from tests.template.test_template import FUNCTIONS, HOOK, PROJECT, deployed, source
 
 # Resources that the embedded emulator's CloudFormation lacks, found by trying.
 NOT_IN_THE_EMULATOR = ("AWS::Logs::QueryDefinition", "AWS::Budgets::Budget")
@@ -20,26 +17,13 @@ OF_NEW_VERSIONS = [
 ]
 
 
-@cache
-def deployed(deployment_type: str) -> dict[str, Any]:
-    """Return the resources of a deployment, with the values of its parameters."""
-    template = yaml_parse(TEMPLATE.read_text("utf-8"))
-    for resource in template["Resources"].values():
-        for key in {"CodeUri", "ContentUri"} & resource.get("Properties", {}).keys():
-            resource["Properties"][key] = "s3://bucket/key"
-    values = {name: entry["Default"] for name, entry in template["Parameters"].items() if "Default" in entry}
-    values |= {"Stage": "dev", "DeploymentType": deployment_type}
-    resources: dict[str, Any] = transform(template, values, NoManagedPolicies())["Resources"]
-    return resources
-
-
 @pytest.fixture(autouse=True)
 def region(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
 
 
 def test_events_invoke_the_deployed_version() -> None:
-    resources = deployed("AllAtOnce")
+    resources = deployed("AllAtOnce")["Resources"]
     aliases = {name for name, entry in resources.items() if entry["Type"] == "AWS::Lambda::Alias"}
     assert aliases == {f"{function}FunctionAliaslive" for function in (*FUNCTIONS, HOOK)}
     invoked = [
@@ -53,16 +37,18 @@ def test_events_invoke_the_deployed_version() -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_versions_start_from_snapshots_on_request(function: str) -> None:
-    applied = deployed("AllAtOnce")[f"{function}Function"]["Properties"]["SnapStart"]
+    applied = deployed("AllAtOnce")["Resources"][f"{function}Function"]["Properties"]["SnapStart"]
     assert applied == {"Fn::If": ["HasSnapStart", {"ApplyOn": "PublishedVersions"}, {"Ref": "AWS::NoValue"}]}
     assert source()["Parameters"]["SnapStart"]["Default"] == "off"
-    assert "SnapStart" not in deployed("AllAtOnce")[f"{HOOK}Function"]["Properties"], "a snapshot for nothing"
+    assert "SnapStart" not in deployed("AllAtOnce")["Resources"][f"{HOOK}Function"]["Properties"], (
+        "a snapshot for nothing"
+    )
 
 
 def test_a_gradual_deployment_is_rolled_back_by_the_alarms() -> None:
     groups = {
         name.removesuffix("FunctionDeploymentGroup"): entry["Properties"]
-        for name, entry in deployed("Canary10Percent5Minutes").items()
+        for name, entry in deployed("Canary10Percent5Minutes")["Resources"].items()
         if entry["Type"] == "AWS::CodeDeploy::DeploymentGroup"
     }
     assert groups.keys() == set(FUNCTIONS)
@@ -78,7 +64,7 @@ def test_a_gradual_deployment_is_rolled_back_by_the_alarms() -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_hook_goes_before_every_gradual_deployment(function: str) -> None:
-    resources = deployed("Canary10Percent5Minutes")
+    resources = deployed("Canary10Percent5Minutes")["Resources"]
     update = resources[f"{function}FunctionAliaslive"]["UpdatePolicy"]["CodeDeployLambdaAliasUpdate"]
     assert update["BeforeAllowTrafficHook"]["Fn::If"][:2] == ["IsGradual", {"Ref": f"{HOOK}Function"}]
     hook = resources[f"{HOOK}Function"]["Properties"]
@@ -104,10 +90,10 @@ def test_the_hook_may_invoke_the_functions_and_report_and_nothing_else() -> None
 
 @pytest.mark.parametrize("alarm", OF_NEW_VERSIONS)
 def test_one_error_of_a_new_version_is_enough(alarm: str) -> None:
-    properties = deployed("Canary10Percent5Minutes")[alarm]["Properties"]
+    properties = deployed("Canary10Percent5Minutes")["Resources"][alarm]["Properties"]
     function = alarm.removeprefix("New").removesuffix("FailsAlarm") + "Function"
     dimensions = {each["Name"]: each["Value"] for each in properties["Dimensions"]}
-    assert dimensions["Resource"] == {"Fn::Sub": f"${{{function}}}:live"}
+    assert dimensions["Resource"] == {"Fn::Join": [":", [{"Ref": function}, "live"]]}
     version, attribute = dimensions["ExecutedVersion"]["Fn::GetAtt"]
     assert (version.startswith(f"{function}Version"), attribute) == (True, "Version")
     assert (properties["EvaluationPeriods"], properties["Threshold"]) == (1, 1)
@@ -115,7 +101,7 @@ def test_one_error_of_a_new_version_is_enough(alarm: str) -> None:
 
 @pytest.mark.parametrize("deployment_type", ["AllAtOnce"])
 def test_a_simple_deployment_needs_no_codedeploy(deployment_type: str) -> None:
-    kinds = {entry["Type"] for entry in deployed(deployment_type).values()}
+    kinds = {entry["Type"] for entry in deployed(deployment_type)["Resources"].values()}
     assert not {kind for kind in kinds if kind.startswith("AWS::CodeDeploy")}
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from local.emulator import template_source
 from samtranslator.public.translator import ManagedPolicyLoader
 from samtranslator.translator.transform import transform
-from samtranslator.yaml_helper import yaml_parse
 
 from freshq.aws.archive import ArchiveSettings
 from freshq.aws.producer import parse_load_request
@@ -49,22 +49,34 @@ class NoManagedPolicies(ManagedPolicyLoader):  # type: ignore[misc]  # samtransl
 
 @cache
 def source() -> dict[str, Any]:
-    """Return the untransformed template."""
-    parsed: dict[str, Any] = yaml_parse(TEMPLATE.read_text("utf-8"))
-    return parsed
+    """Return the template with its loops written out, before SAM translates it."""
+    return template_source()
+
+
+def translation(values: dict[str, str]) -> dict[str, Any]:
+    """Return the template as SAM translates it under some values of parameters."""
+    template = deepcopy(source())
+    for resource in template["Resources"].values():
+        for key in {"CodeUri", "ContentUri"} & resource.get("Properties", {}).keys():
+            resource["Properties"][key] = "s3://bucket/key"
+    result: dict[str, Any] = transform(template, values, NoManagedPolicies())
+    return result
 
 
 @cache
 def translated() -> dict[str, Any]:
     """Return the resources that CloudFormation would make."""
-    template = yaml_parse(TEMPLATE.read_text("utf-8"))
-    for resource in template["Resources"].values():
-        for key in ("CodeUri", "ContentUri"):
-            if key in resource.get("Properties", {}):
-                resource["Properties"][key] = "s3://bucket/key"
-    result = transform(template, {}, NoManagedPolicies())
-    resources: dict[str, Any] = result["Resources"]
+    resources: dict[str, Any] = translation({})["Resources"]
     return resources
+
+
+@cache
+def deployed(deployment_type: str) -> dict[str, Any]:
+    """Return the template as SAM translates it; of the parameters, only this one matters to that."""
+    defaults = {
+        name: entry["Default"] for name, entry in source()["Parameters"].items() if "Default" in entry
+    }
+    return translation(defaults | {"Stage": "dev", "DeploymentType": deployment_type})
 
 
 def of_type(kind: str) -> dict[str, dict[str, Any]]:
@@ -483,7 +495,7 @@ def test_every_resource_says_why_it_is_there(template: Path) -> None:
     unexplained = [
         lines[index].strip()
         for index in range(start + 1, end)
-        if re.fullmatch(r"  [A-Z]\w+:", lines[index]) and not explained(lines, index)
+        if re.fullmatch(r"  ([A-Z]\w+|Fn::ForEach::\w+):", lines[index]) and not explained(lines, index)
     ]
     assert unexplained == []
 

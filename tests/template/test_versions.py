@@ -6,16 +6,13 @@ a function whose code and configuration have not changed: the whole update is ro
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any, Final
 
 import pytest
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
-from samtranslator.translator.transform import transform
-from samtranslator.yaml_helper import yaml_parse
 
 from tests.template.test_rules import refusals
-from tests.template.test_template import FUNCTIONS, HOOK, TEMPLATE, NoManagedPolicies, source
+from tests.template.test_template import FUNCTIONS, HOOK, deployed, source
 
 # Properties of a function that all of its versions share.
 NOT_OF_A_VERSION: Final = ("ReservedConcurrentExecutions", "RecursiveLoop", "Tags")
@@ -64,7 +61,7 @@ class Stack:
         self._values = PSEUDO | {
             name: value.split(",") if name in lists else value for name, value in values.items()
         }
-        translated = template_for(values["DeploymentType"])
+        translated = deployed(values["DeploymentType"])
         self._conditions, self._mappings = translated["Conditions"], translated["Mappings"]
         self._resources = translated["Resources"]
         self._known: dict[str, Any] = {}
@@ -140,19 +137,6 @@ class Stack:
         return {"Fn::And": all, "Fn::Or": any}[function](map(self._holds, argument))
 
 
-@cache
-def template_for(deployment_type: str) -> dict[str, Any]:
-    """Return the translated template; only this parameter counts in the translation."""
-    template = yaml_parse(TEMPLATE.read_text("utf-8"))
-    for resource in template["Resources"].values():
-        for key in {"CodeUri", "ContentUri"} & resource.get("Properties", {}).keys():
-            resource["Properties"][key] = "s3://bucket/key"
-    values = {name: entry["Default"] for name, entry in template["Parameters"].items() if "Default" in entry}
-    values |= {"Stage": "dev", "DeploymentType": deployment_type}
-    result: dict[str, Any] = transform(template, values, NoManagedPolicies())
-    return result
-
-
 @pytest.fixture(autouse=True)
 def region(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
@@ -206,7 +190,7 @@ def test_the_worker_gets_a_version_for_what_it_reads(parameter: str, value: str,
 
 @pytest.mark.parametrize("function", [*FUNCTIONS, HOOK])
 def test_only_the_version_in_service_is_kept(function: str) -> None:
-    resources = template_for("Canary10Percent5Minutes")["Resources"]
+    resources = deployed("Canary10Percent5Minutes")["Resources"]
     versions = [entry for name, entry in resources.items() if name.startswith(f"{function}FunctionVersion")]
     assert [version["DeletionPolicy"] for version in versions] == ["Delete"]
     assert versions[0].get("UpdateReplacePolicy", "Delete") == "Delete"

@@ -194,7 +194,7 @@ def test_the_alarms_of_runs_and_of_a_dead_archive_go_off_by_what_is_emitted(
     application.invoke("process_tasks", load_event("process_tasks-doorbell"))
     application.invoke("sweep", {})
     emitted_hour = minutes(emitted(capsys.readouterr().out), 6 * 60)
-    for alarm in ("RunnerFailsAlarm", "RunnerFailsSlowlyAlarm", "ArchiveSilenceAlarm"):
+    for alarm in ("RunnerFailsFastAlarm", "RunnerFailsSlowlyAlarm", "ArchiveSilenceAlarm"):
         assert state(alarm, emitted_hour), alarm
     assert not state("FreshnessBurnsFastAlarm", emitted_hour)
 
