@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from freshq import Handlers, Queue, Task, Worker
 from freshq.testing import drain
 from freshq.worker import Workers
+from freshq.worker.runner import DelegatingRunner
 from tests.support.programs import python
 from tests.support.worker_threads import work_off
 
@@ -124,3 +125,17 @@ def test_each_run_of_the_command_starts_with_the_context_of_the_module(tmp_path:
             "--idle-exit-seconds", "0.1", cwd=tmp_path,
         )  # fmt: skip
         assert [task.result for task in queue.list()] == [7, 7, 7]
+
+
+def test_a_runner_around_a_function_has_no_kinds_batches_or_coroutines() -> None:
+    class Around(DelegatingRunner):
+        def __call__(self, task: Task) -> Any:
+            return [self._runner(task)]
+
+    queue = Queue.memory()
+    queue.put(1)
+    (claim,) = queue.claim()
+    around = Around(lambda task: task.payload)
+    assert around(claim.task) == [1]
+    assert (around.kinds, around.unknown_kind(claim.task), around.batch_rules) == (None, None, {})
+    assert (around.has_coroutine(claim.task), around.start(claim.task)) == (False, None)

@@ -36,7 +36,6 @@ from freshq.worker.runner import CoroutineRunner, DelegatingRunner, checked_runn
 from freshq.worker.worker import Worker, go_on_with
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterator, Sequence
 
     from freshq.aws.invocation import Invocation
@@ -173,14 +172,6 @@ class ThreadRunner(DelegatingRunner):
     @override
     def unknown_kind(self, task: Task) -> None:
         """Leave it to the function of one task to raise."""
-
-    @override
-    def has_coroutine(self, task: Task) -> bool:
-        return False
-
-    @override
-    def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        return None
 
     @override
     def run_batch(self, tasks: Sequence[Task]) -> Sequence[Any]:

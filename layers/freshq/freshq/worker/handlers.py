@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     # Takes `call`, which runs everything inside it, and the task, or the tasks of a batch; returns the result
     # of `call()`.
     Middleware: TypeAlias = Callable[[Callable[[], Any], Any], Any]
+    # Decodes and returns the positional arguments of a call.
+    Arguments: TypeAlias = Callable[[], tuple[Any, ...]]
 ResultT = TypeVar("ResultT")
 if TYPE_CHECKING:
     # The tasks that a batch handler takes, and its answers: for each a result, or the exception that ends its
@@ -386,15 +388,12 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         Raises:
             ValueError: If the function does not return a list with one element for each task.
         """
+        for task in tasks:
+            self.rule(task)
         batch = BatchInput(self.kind, tasks, self._arguments)
         if not batch.arguments:
             return batch.answers([])
-        call: Callable[[], Any] = partial(self._called, batch.arguments)
-        for around in reversed(self._middleware):
-            call = partial(around, call, batch.arguments[0])
-        for task in tasks:
-            self.rule(task)
-        return batch.answers(call())
+        return batch.answers(self._wrapped(self._called, lambda: batch.arguments, batch.arguments[0])())
 
     async def run_batch_async(self, tasks: Sequence[Task]) -> list[Any]:
         """Run tasks in one call, in this coroutine, as `run_batch` does.
@@ -403,14 +402,12 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             ValueError: As in `run_batch`.
             Retry: If the function took longer than `max_run_seconds`.
         """
+        for task in tasks:
+            self.rule(task)
         batch = BatchInput(self.kind, tasks, self._arguments)
         if not batch.arguments:
             return batch.answers([])
-        call: Callable[[], Awaitable[Any]] = partial(self._called_async, batch.arguments)
-        for around in reversed(self._middleware):
-            call = partial(_awaited, around, call, batch.arguments[0])
-        for task in tasks:
-            self.rule(task)
+        call = self._wrapped(self._called_async, lambda: batch.arguments, batch.arguments[0])
         return batch.answers(await _limited(call, self.max_run_seconds))
 
     def run(self, task: Task) -> Any:
@@ -421,11 +418,8 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         """
         if self.batch is not None:
             return only_answer(self.run_batch([task]))
-        call: Callable[[], Any] = partial(self._call, task)
-        for around in reversed(self._middleware):
-            call = partial(around, call, task)
         self.rule(task)
-        return call()
+        return self._wrapped(self._called, partial(self._arguments, task), task)()
 
     async def run_async(self, task: Task) -> Any:
         """Run a task in this coroutine.
@@ -436,34 +430,37 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         """
         if self.batch is not None:
             return only_answer(await self.run_batch_async([task]))
-        call: Callable[[], Awaitable[Any]] = partial(self._call_async, task)
-        for around in reversed(self._middleware):
-            call = partial(_awaited, around, call, task)
         self.rule(task)
+        call = self._wrapped(self._called_async, partial(self._arguments, task), task)
         return await _limited(call, self.max_run_seconds)
 
-    def _call(self, task: Task) -> Any:
-        return self._called(self._arguments(task))
+    def _wrapped(
+        self, called: Callable[[Arguments], Any], arguments: Arguments, given: Task | list[Task]
+    ) -> Callable[[], Any]:
+        """Return a call of the function inside its middleware, which gets the task or the tasks."""
+        call: Callable[[], Any] = partial(called, arguments)
+        for around in reversed(self._middleware):
+            call = partial(_awaited, around, call, given) if self.is_async else partial(around, call, given)
+        return call
 
-    def _called(self, arguments: tuple[Any, ...]) -> Any:
+    def _called(self, arguments: Arguments) -> Any:
+        fitting = arguments()
         if not self._provided:
-            return self.function(*arguments)
+            return self.function(*fitting)
         with ExitStack() as stack:
             given = {
                 name: stack.enter_context(cast("AbstractContextManager[Any]", provider.open()))
                 for name, provider in self._provided.items()
             }
-            return self.function(*arguments, **given)
+            return self.function(*fitting, **given)
 
-    async def _call_async(self, task: Task) -> Any:
-        return await self._called_async(self._arguments(task))
-
-    async def _called_async(self, arguments: tuple[Any, ...]) -> Any:
+    async def _called_async(self, arguments: Arguments) -> Any:
+        fitting = arguments()
         async with AsyncExitStack() as stack:
             given = {name: await provider.enter(stack) for name, provider in self._provided.items()}
             if self._awaits_function:
-                return await self.function(*arguments, **given)
-            return await asyncio.to_thread(self.function, *arguments, **given)
+                return await self.function(*fitting, **given)
+            return await asyncio.to_thread(self.function, *fitting, **given)
 
     def _arguments(self, task: Task) -> tuple[Any, ...]:
         """Return the positional arguments of the function.

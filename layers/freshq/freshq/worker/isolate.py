@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from math import inf
 from multiprocessing.connection import Connection, Pipe
@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from typing_extensions import override
 
-from freshq.model.answers import Busy, ChildTraceback, Retry, error_text
+from freshq.model.answers import ChildTraceback, Retry, error_text
 from freshq.model.forks import forget_in_child
 from freshq.model.task import RunHandle, Task, handle_of
 from freshq.worker.executor import NotStarted
 from freshq.worker.report import RUNNING
 from freshq.worker.run import in_thread
-from freshq.worker.runner import CoroutineRunner
+from freshq.worker.runner import DelegatingRunner
 from freshq.worker.slot_process import (
     FORK,
     REQUEST,
@@ -41,12 +41,10 @@ from freshq.worker.slot_process import (
 )
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
     from typing import Self
 
-    from freshq.policy.batching import BatchRule
     from freshq.worker.options import WorkerConfig
 
 # Between two looks at the processes: how late a run is stopped, and how late it sees that it was cancelled.
@@ -81,14 +79,22 @@ class _Exit(NamedTuple):
     status: int = 0
     peak_bytes: int = 0
 
-    def __str__(self) -> str:
+    @property
+    def problem(self) -> str | None:
+        """Why it was never started; None if it was."""
+        return os.strerror(self.status) if self.status and not self.process_id else None
+
+    def text(self, *, is_meant: bool) -> str:
+        """Return how it ended, for the error of a run; `is_meant` if the worker ended it."""
         if not self.process_id:
             return "its process ended together with the process that imports the runner"
         how = f"exited with status {self.status}"
         if self.status < 0:
             names = {each.value: each.name for each in signal.Signals}
             how = f"was killed by {names.get(-self.status, f'signal {-self.status}')}"
-        return f"its process {how}; peak memory {self.peak_bytes / MEBIBYTE:,.0f} MiB"
+        may_lack_memory = self.status == -signal.SIGKILL and not is_meant
+        why = " (the system does that when memory runs out)" if may_lack_memory else ""
+        return f"its process {how}; peak memory {self.peak_bytes / MEBIBYTE:,.0f} MiB{why}"
 
 
 def pickled_runner(runner: Callable[..., Any]) -> bytes:
@@ -248,13 +254,21 @@ class _Slot:
                 each.close()
         self._tasks, self._orders, self._end = self._files
 
-    def start(self, start: Start) -> None:
-        """Send it a task.
+    @contextmanager
+    def running(self, run: _Run, start: Start) -> Iterator[None]:
+        """Send it the task of a run, which is its run until the end of the block.
 
         Raises:
             OSError: If it has ended.
         """
-        self._tasks.send_bytes(pickle.dumps(start))
+        with self.lock:
+            self.run = run
+        try:
+            self._tasks.send_bytes(pickle.dumps(start))
+            yield
+        finally:
+            with self.lock:  # nobody may look at it while its files are closed
+                self.run = None
 
     def receive(self) -> object:
         """Return its next message.
@@ -338,7 +352,7 @@ class _Slot:
             each.close()
 
 
-class IsolatedRunner(CoroutineRunner):
+class IsolatedRunner(DelegatingRunner):
     """A runner that calls another one in slot processes, one run at a time in each.
 
     A context manager: the processes live in its block.
@@ -355,9 +369,9 @@ class IsolatedRunner(CoroutineRunner):
         Raises:
             ValueError: If other processes cannot import the runner.
         """
+        super().__init__(runner)
         self._config, self._now = config, now
         self._pickled = pickled_runner(runner)
-        self._named = runner if isinstance(runner, CoroutineRunner) else None
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._template: _Template | None = None
@@ -408,32 +422,6 @@ class IsolatedRunner(CoroutineRunner):
         if self._template is not None:
             self._template.forget()
 
-    @property
-    @override
-    def kinds(self) -> list[str] | None:
-        return None if self._named is None else self._named.kinds
-
-    @override
-    def unknown_kind(self, task: Task) -> Busy | None:
-        return None if self._named is None else self._named.unknown_kind(task)
-
-    @property
-    @override
-    def batch_rules(self) -> Mapping[str, BatchRule]:
-        return {} if self._named is None else self._named.batch_rules
-
-    @override
-    def batch_key(self, task: Task) -> Hashable:
-        return None if self._named is None else self._named.batch_key(task)
-
-    @override
-    def has_coroutine(self, task: Task) -> bool:
-        return False
-
-    @override
-    def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
-        return None
-
     @override
     def __call__(self, task: Task) -> Any:
         """Run a task in a slot process.
@@ -444,72 +432,70 @@ class IsolatedRunner(CoroutineRunner):
             RunEnded: If its process ended before it, or was killed.
             Exception: The runner's.
         """
-        return self._run([task], is_batch=False)
+        (answer,) = self._run([task], is_batch=False)
+        if isinstance(answer, Raised):
+            raise _exception_of(answer)
+        return _result(answer)
 
     @override
     def run_batch(self, tasks: Sequence[Task]) -> Sequence[Any]:
         """Run a batch in a slot process, as a task."""
         answers = self._run(list(tasks), is_batch=True)
-        return [_raised(each) if isinstance(each, Raised) else each for each in answers]
+        return [_exception_of(each) if isinstance(each, Raised) else _result(each) for each in answers]
 
-    def _run(self, tasks: list[Task], *, is_batch: bool) -> Any:
-        """Run a task or a batch; return its result, or the answers."""
+    def _run(self, tasks: list[Task], *, is_batch: bool) -> list[bytes | Raised]:
+        """Run a task or a batch; return the answer for each task."""
         handles = [handle_of(task) or RunHandle() for task in tasks]
-        if self._named is not None:
-            for task in tasks:
-                self._named.note_rules(task)
+        for task in tasks:
+            self.note_rules(task)
         scope = RUNNING.get()
         block = None if scope is None else scope.elsewhere()
         for _ in range(STARTS):
             slot = self._borrowed()
             run = _Run(slot.runs, handles, self._config.max_run_seconds)
             start = Start(slot.runs, tasks, is_batch, self._now(), time.monotonic(), block)
-            end = self._run_in(slot, run, start)
-            if end is not None:
-                for handle, last, units in zip(handles, end.last, end.units, strict=True):
-                    handle.reported, handle.units = last or handle.reported, units
+            if (end := self._run_in(slot, run, start)) is not None:
                 self._return(slot, end, run)
-                return self._result(end, run)
+                return self._answers(run, end)
         msg = f"{STARTS} processes ended before they began to run it"
         raise NotStarted(msg)
 
-    def _run_in(self, slot: _Slot, run: _Run, start: Start) -> End | None:
-        """Run a task in a process; return None if that had just ended, so that the run did not begin."""
-        began = False
-        with slot.lock:
-            slot.run = run
-        try:
-            slot.start(start)
-            began = True
-            return _answer(slot, run)
-        except (EOFError, OSError) as error:
-            with slot.lock:  # nobody may look at it while its files are closed
-                slot.run = None
-            exits = self._discard(slot)
-            if not exits.process_id and exits.status:
-                msg = f"no process could be started: {os.strerror(exits.status)}"
-                raise NotStarted(msg) from error
-            # A socket is reset if its other end was closed with unread data: the task.
-            if not began or isinstance(error, ConnectionResetError):
-                return None
-            memory = " (the system does that when memory runs out)"
-            how = f"{exits}{memory if exits.status == -signal.SIGKILL and not run.ends else ''}"
-            raise self._ended(run, how, None) from None
-        except BaseException:
-            slot.kill("its messages cannot be read")
-            self._discard(slot)
-            raise
-        finally:
-            with slot.lock:
-                slot.run = None
-
-    def _result(self, end: End, run: _Run) -> Any:
-        """Return the result of a run, or raise what it raised."""
+    def _answers(self, run: _Run, end: End) -> list[bytes | Raised]:
+        """Return the answers of a run that has ended, or raise what it raised."""
+        for handle, last, units in zip(run.handles, end.last, end.units, strict=True):
+            handle.reported, handle.units = last or handle.reported, units
         if end.was_told and run.ends:
             raise self._ended(run, "it was stopped", end.raised)
         if end.raised is not None:
-            raise _raised(end.raised)
-        return end.result
+            raise _exception_of(end.raised)
+        return end.answers
+
+    def _run_in(self, slot: _Slot, run: _Run, start: Start) -> End | None:
+        """Run tasks in a process; return None if that had just ended, so that the run did not begin.
+
+        Raises:
+            NotStarted: If the system had no process left for it.
+            RunEnded: If it ended before the run.
+        """
+        began = False
+        try:
+            with slot.running(run, start):
+                began = True
+                return _end_of(slot, run)
+        except (EOFError, OSError) as error:
+            # A socket is reset if its other end was closed with unread data: the task.
+            began = began and not isinstance(error, ConnectionResetError)
+        except BaseException:  # its messages cannot be read
+            slot.signal(signal.SIGKILL)
+            self._discard(slot)
+            raise
+        exits = self._discard(slot)
+        if exits.problem is not None:
+            msg = f"no process could be started: {exits.problem}"
+            raise NotStarted(msg)
+        if not began:
+            return None
+        raise self._ended(run, exits.text(is_meant=run.ends), None)
 
     def _ended(self, run: _Run, how: str, raised: Raised | None) -> RunEnded:
         """Return the error of a run whose process was ended, or has ended."""
@@ -580,7 +566,7 @@ class IsolatedRunner(CoroutineRunner):
                     self._discard(slot)
 
 
-def _answer(slot: _Slot, run: _Run) -> End:
+def _end_of(slot: _Slot, run: _Run) -> End:
     """Return how a run ended, once it has; pass on what it tells before."""
     while True:
         message = slot.receive()
@@ -595,7 +581,11 @@ def _answer(slot: _Slot, run: _Run) -> End:
                 logger.handle(record)
 
 
-def _raised(raised: Raised) -> BaseException:
+def _result(pickled: bytes) -> Any:
+    return pickle.loads(pickled)  # noqa: S301 - of a process of this worker
+
+
+def _exception_of(raised: Raised) -> BaseException:
     """Return the exception of a runner, or one that looks and counts like it."""
     error: Any = type(raised.name, (raised.category,), {})(raised.text)
     if raised.delay_seconds is not None:

@@ -165,12 +165,15 @@ class CoroutineRunner(ABC):
     def note_rules(self, task: Task) -> None:  # noqa: B027 - most have no rules
         """Note with the run of a task, before it begins, which attempts may follow if it fails."""
 
-    @abstractmethod
-    def has_coroutine(self, task: Task) -> bool:
+    def has_coroutine(self, task: Task) -> bool:  # noqa: ARG002
         """Return whether a coroutine runs a task, not a thread."""
+        return False
 
-    @abstractmethod
-    def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
+    def start(
+        self,
+        task: Task,  # noqa: ARG002
+        loop: asyncio.AbstractEventLoop | None = None,  # noqa: ARG002
+    ) -> Future[Any] | None:
         """Start the coroutine that runs a task.
 
         Args:
@@ -180,6 +183,7 @@ class CoroutineRunner(ABC):
         Returns:
             The future of its result; None if the task needs a thread, so that nothing was started.
         """
+        return None
 
     @property
     def batch_rules(self) -> Mapping[str, BatchRule]:
@@ -214,13 +218,25 @@ class CoroutineRunner(ABC):
         return None
 
 
-class DelegatingRunner(CoroutineRunner):
-    """A runner that does something around the runs of another one. Subclasses say what."""
+class FunctionRunner(CoroutineRunner):
+    """Runs every task by one function, in a thread."""
 
-    def __init__(self, runner: CoroutineRunner) -> None:
-        """Run tasks by a runner."""
-        self.codec = runner.codec
-        self._runner = runner
+    def __init__(self, function: Runner) -> None:
+        """Call a function of a task."""
+        self._function = function
+
+    @override
+    def __call__(self, task: Task) -> Any:
+        return self._function(task)
+
+
+class DelegatingRunner(CoroutineRunner):
+    """A runner that does something around the runs of another one. Subclasses say what, in threads or not."""
+
+    def __init__(self, runner: Runner) -> None:
+        """Run tasks by a runner, or by a function of a task."""
+        self._runner = runner if isinstance(runner, CoroutineRunner) else FunctionRunner(runner)
+        self.codec = self._runner.codec
 
     @property
     @override
@@ -232,8 +248,8 @@ class DelegatingRunner(CoroutineRunner):
         return self._runner.unknown_kind(task)
 
     @override
-    def has_coroutine(self, task: Task) -> bool:
-        return self._runner.has_coroutine(task)
+    def note_rules(self, task: Task) -> None:
+        self._runner.note_rules(task)
 
     @property
     @override
@@ -482,6 +498,10 @@ class InstrumentedCoroutines(DelegatingRunner):
     @override
     def __call__(self, task: Task) -> Any:
         return _run(self._runner, self._telemetry, self._contexts, task)
+
+    @override
+    def has_coroutine(self, task: Task) -> bool:
+        return self._runner.has_coroutine(task)
 
     @override
     def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:

@@ -131,17 +131,17 @@ class Raised(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of a run: a result, of a batch the result or a `Raised` for each task, or what it raised.
+    """The end of a run: for each task its pickled result or its exception; none if the run itself raised one.
 
     `was_told` says whether it had been told to stop before; `units` are what each task took, if it said so.
     """
 
-    peak_bytes: int
-    last: list[Progress | None]
-    result: Any
+    answers: list[bytes | Raised]
     raised: Raised | None
     was_told: bool
+    last: list[Progress | None]
     units: list[float | None]
+    peak_bytes: int
 
 
 class LogLine(NamedTuple):
@@ -255,41 +255,44 @@ class SlotProcess:
             _flush()
 
     def _run(self, start: Start) -> None:
-        now, since, handles = start.now, start.since, list[_Handle]()
-        for place, task in enumerate(start.tasks):
-            handles.append(_Handle(partial(self._report, start.number, place)))
-            give_handle(task, handles[-1])
-            keep_clock(task, lambda: now + time.monotonic() - since)
-        with self._ordering:
-            self._number, self._handles, self._is_signalled = start.number, handles, False
-        raised, result = self._outcome(start)
+        """Run a task or a batch, and tell the worker how that ended."""
+        handles = self._begin(start)
+        answers, raised = self._outcome(start)
         if os.getpid() != self._own_id:
             os._exit(1)  # the function has forked, and this is not the process that answers
         with self._ordering:
             self._handles, self._coroutine = [], None
             was_told = _are_cancelled(handles) or self._is_signalled
-        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_BYTES
         last, units = [each.reported for each in handles], [each.units for each in handles]
-        end = End(peak_bytes, last, result, raised, was_told, units)
-        if _problem(end) is not None:
-            parts = [_portable(each) for each in (result if start.is_batch else [result])]
-            end = end._replace(result=parts) if start.is_batch else end._replace(result=None, raised=parts[0])
-        data = pickle.dumps(end)
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_BYTES
+        data = pickle.dumps(End(answers, raised, was_told, last, units, peak_bytes))
         with suppress(OSError), self._sending:  # the worker has ended
             self._tasks.send_bytes(data)
 
-    def _outcome(self, start: Start) -> tuple[Raised | None, Any]:
-        """Run a task; return what its function raised, or its result."""
+    def _begin(self, start: Start) -> list[_Handle]:
+        """Return the handles of tasks, to which the orders of the worker apply from now on."""
+        now, since = start.now, start.since
+        handles = [_Handle(partial(self._report, start.number, place)) for place in range(len(start.tasks))]
+        for task, handle in zip(start.tasks, handles, strict=True):
+            give_handle(task, handle)
+            keep_clock(task, lambda: now + time.monotonic() - since)
+        with self._ordering:
+            self._number, self._handles, self._is_signalled = start.number, handles, False
+        return handles
+
+    def _outcome(self, start: Start) -> tuple[list[bytes | Raised], Raised | None]:
+        """Run tasks; return the answer for each, or what the run raised."""
         try:
             try:
-                return None, self._contexts.run(self._call, start)
+                return [_portable(each) for each in self._contexts.run(self._call, start)], None
             finally:
                 self._may_raise = False
         except BaseException as error:  # noqa: BLE001 - raised in the worker
             self._may_raise = False
-            return Raised.of(error), None
+            return [], Raised.of(error)
 
-    def _call(self, start: Start) -> Any:
+    def _call(self, start: Start) -> Sequence[Any]:
+        """Return the result of a task, or of each task of a batch its result or a `Raised`."""
         runner: Any = self._runner
         with (start.block or nullcontext)():
             if isinstance(runner, CoroutineRunner) and runner.has_coroutine(start.tasks[0]):
@@ -298,9 +301,10 @@ class SlotProcess:
                 self._may_raise = True
                 self._raise_if_told()
                 result = runner.run_batch(start.tasks) if start.is_batch else runner(start.tasks[0])
-        if start.is_batch:
-            return [Raised.of(each) if isinstance(each, BaseException) else each for each in result]
-        return result
+                self._may_raise = False
+        if not start.is_batch:
+            return [result]
+        return [Raised.of(each) if isinstance(each, BaseException) else each for each in result]
 
     def _result_of_coroutine(self, start: Start, runner: CoroutineRunner) -> Any:
         loop = self._loop.get()
@@ -377,18 +381,13 @@ def _are_cancelled(handles: Sequence[RunHandle]) -> bool:
     return all(each.why_cancelled is not None for each in handles)
 
 
-def _problem(value: object) -> str | None:
-    """Return why a value cannot be sent to the worker; None if it can."""
+def _portable(result: object) -> bytes | Raised:
+    """Return an answer in the form in which it is sent to the worker, or why it cannot be."""
     try:
-        pickle.dumps(value)
+        return result if isinstance(result, Raised) else pickle.dumps(result)
     except BaseException as error:  # noqa: BLE001 - the methods of the user's value
-        return f"result: cannot be sent to the worker: {type(error).__name__}: {error_text(error)}"
-    return None
-
-
-def _portable(result: Any) -> Any:
-    problem = _problem(result)
-    return result if problem is None else Raised.of(Reject(problem))
+        problem = f"result: cannot be sent to the worker: {type(error).__name__}: {error_text(error)}"
+        return Raised.of(Reject(problem))
 
 
 def _await_all(loop: asyncio.AbstractEventLoop) -> None:

@@ -16,16 +16,15 @@ from typing_extensions import override
 from freshq.contrib.django import Project, queue, task_backends
 from freshq.errors import quoted
 from freshq.worker.handlers import Handlers
-from freshq.worker.runner import CoroutineRunner, checked_runner
+from freshq.worker.runner import CoroutineRunner, DelegatingRunner, checked_runner
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     from freshq.model.answers import Busy
     from freshq.model.task import Task
-    from freshq.policy.batching import BatchRule
     from freshq.queue.queue import Queue
 
 # Options of `freshq work`, which checks them; and their help.
@@ -121,7 +120,7 @@ def fresh_connections() -> Iterator[None]:
         close_old_connections()
 
 
-class DjangoRunner(CoroutineRunner):
+class DjangoRunner(DelegatingRunner):
     """Runs Django's tasks, and other tasks by the project's handlers, with fresh connections for each run.
 
     Coroutines of handlers have none.
@@ -129,10 +128,7 @@ class DjangoRunner(CoroutineRunner):
 
     def __init__(self, named: Callable[[Task], Any]) -> None:
         """Use the handlers, or the function of a task, that the project names."""
-        self._named = named
-        self._handlers = named if isinstance(named, CoroutineRunner) else None
-        if self._handlers is not None:
-            self.codec = self._handlers.codec
+        super().__init__(named)
         self._has_tasks = bool(task_backends())
 
     @override
@@ -141,7 +137,7 @@ class DjangoRunner(CoroutineRunner):
         return _runner_elsewhere, ()
 
     def _is_of_django(self, task: Task) -> bool:
-        if not self._has_tasks or (self._handlers is not None and task.kind in (self._handlers.kinds or ())):
+        if not self._has_tasks or task.kind in (self._runner.kinds or ()):
             return False
         from freshq.contrib.django.tasks import is_of_django  # noqa: PLC0415 - Django may have no tasks
 
@@ -150,56 +146,44 @@ class DjangoRunner(CoroutineRunner):
     @property
     @override
     def kinds(self) -> list[str] | None:
-        return None if self._handlers is None or self._has_tasks else self._handlers.kinds
+        return None if self._has_tasks else self._runner.kinds
 
     @override
     def __call__(self, task: Task) -> Any:
         with fresh_connections():
             if not self._is_of_django(task):
-                return self._named(task)
+                return self._runner(task)
             from freshq.contrib.django.tasks import run  # noqa: PLC0415 - as above
 
             return run(task)
 
     @override
     def unknown_kind(self, task: Task) -> Busy | None:
-        if self._handlers is None or self._is_of_django(task):
-            return None
-        return self._handlers.unknown_kind(task)
+        return None if self._is_of_django(task) else self._runner.unknown_kind(task)
 
     @override
     def note_rules(self, task: Task) -> None:
-        if self._handlers is not None and not self._is_of_django(task):
-            self._handlers.note_rules(task)
+        if not self._is_of_django(task):
+            self._runner.note_rules(task)
 
     @override
     def has_coroutine(self, task: Task) -> bool:
-        return self._handlers is not None and self._handlers.has_coroutine(task)
+        return self._runner.has_coroutine(task)
 
     @override
     def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
-        return None if self._handlers is None else self._handlers.start(task, loop)
-
-    @property
-    @override
-    def batch_rules(self) -> Mapping[str, BatchRule]:
-        return {} if self._handlers is None else self._handlers.batch_rules
-
-    @override
-    def batch_key(self, task: Task) -> Hashable:
-        return None if self._handlers is None else self._handlers.batch_key(task)
+        return self._runner.start(task, loop)
 
     @override
     def run_batch(self, tasks: Sequence[Task]) -> Sequence[Any]:
         with fresh_connections():
-            run = super().run_batch if self._handlers is None else self._handlers.run_batch
-            return run(tasks)
+            return self._runner.run_batch(tasks)
 
     @override
     def start_batch(
         self, tasks: Sequence[Task], loop: asyncio.AbstractEventLoop | None = None
     ) -> Future[Any] | None:
-        return None if self._handlers is None else self._handlers.start_batch(tasks, loop)
+        return self._runner.start_batch(tasks, loop)
 
 
 def _runner() -> DjangoRunner:
