@@ -447,17 +447,6 @@ def dynamodb_local_is_required() -> bool:
     )
 
 
-def what_is_missing(cache: Path = CACHE) -> str | None:
-    """Return the reason why DynamoDB Local cannot run here; None if it can."""
-    try:
-        find_java()
-    except Unavailable as missing:
-        return str(missing)
-    if not (cache / DYNAMODB_LOCAL_VERSION).is_dir() and shutil.which("npm") is None:
-        return _NO_NPM
-    return None
-
-
 def find_java() -> Path:
     """Find the Java launcher in JAVA_HOME, else on PATH.
 

@@ -16,11 +16,7 @@ import boto3
 import pytest
 from botocore.awsrequest import AWSPreparedRequest
 from hypothesis import settings
-from local.servers import (
-    create_without_stream,
-    dynamodb_local_is_required,
-    what_is_missing,
-)
+from local.servers import create_without_stream
 from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 from types_boto3_dynamodb import DynamoDBClient
@@ -49,9 +45,6 @@ os.environ.update(
 os.environ.pop("AWS_PROFILE", None)
 START = 1_700_000_000.0
 DATABASES = ["sqlite", "postgres", "mariadb"]
-# The DynamoDB store is tested on moto only if DynamoDB Local cannot run.
-MISSING: Final = None if dynamodb_local_is_required() else what_is_missing()
-DYNAMODB: Final = "moto" if MISSING else "dynamodb_local"
 # The double of DynamoDB on which `tests/support/interleaving.py` tries orders of calls.
 DOUBLE: Final = "dynamodb_double"
 
@@ -208,11 +201,6 @@ QUICK_EXAMPLES: Final = 30
 def file_of(nodeid: str) -> str:
     """Return the file of a test."""
     return nodeid.split("::", maxsplit=1)[0]
-
-
-def pytest_report_header() -> str:
-    """Report what the DynamoDB store runs on."""
-    return f"DynamoDB store: on {DYNAMODB}" + (f" ({MISSING})" if MISSING else "")
 
 
 def group_of(nodeid: str) -> str | None:
@@ -416,7 +404,7 @@ def on_table(kind: str, client: DynamoDBClient, *, streamed: bool = False) -> St
     return store
 
 
-@pytest.fixture(params=["memory", DYNAMODB, *DATABASES, DOUBLE])
+@pytest.fixture(params=["memory", "dynamodb_local", *DATABASES, DOUBLE])
 def store(request: pytest.FixtureRequest) -> StoreUnderTest:
     """Return an empty store of each kind."""
     if request.param == "memory":
@@ -427,8 +415,7 @@ def store(request: pytest.FixtureRequest) -> StoreUnderTest:
     if request.param in DATABASES:
         engine = request.getfixturevalue(f"{request.param}_engine")
         return StoreUnderTest(request.param, lambda _shards: SqlStore(engine))
-    name = "moto_client" if request.param == "moto" else "dynamodb_local"
-    return on_table(request.param, request.getfixturevalue(name))
+    return on_table(request.param, request.getfixturevalue("dynamodb_local"))
 
 
 @pytest.fixture

@@ -5,23 +5,21 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq.matching.stores.dynamodb import DynamoDBMatchStore
 from freshq.stores.dynamodb import line_records
-from tests.conftest import DATABASES, DYNAMODB, StoreUnderTest, on_table
+from tests.conftest import DATABASES, StoreUnderTest, on_table
 from tests.support.attached import Shipments
 from tests.support.matching import Desk, emptied_resources
 
 
-@pytest.fixture(params=[DYNAMODB])
-def client(request: pytest.FixtureRequest) -> DynamoDBClient:
-    """Return a client of DynamoDB Local, or of moto where that cannot run."""
-    name = "moto_client" if request.param == "moto" else "dynamodb_local"
-    client: DynamoDBClient = request.getfixturevalue(name)
-    return client
+@pytest.fixture
+def client(dynamodb_local: DynamoDBClient) -> DynamoDBClient:
+    """Return a client of DynamoDB Local."""
+    return dynamodb_local
 
 
 @pytest.fixture
 def table(client: DynamoDBClient) -> StoreUnderTest:
     """Return an empty store on a table of DynamoDB."""
-    return on_table(DYNAMODB, client)
+    return on_table("dynamodb_local", client)
 
 
 @pytest.fixture

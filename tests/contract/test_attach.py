@@ -490,7 +490,7 @@ class TestFaults:
 
 
 def rival(shipments: Shipments) -> AttachedQueue:
-    """Return a queue of another process, whose calls no fault hits; on moto there is one process only."""
+    """Return a queue of another process, whose calls no fault hits."""
     return shipments.queue()
 
 

@@ -60,7 +60,7 @@ def test_the_price_of_an_exact_count_is_known_before_it_reads(table: StoreUnderT
 
 def test_only_dynamodb_bills_reads(store: StoreUnderTest) -> None:
     priced = store.queue().admin.exact_count_units() is not None
-    assert priced is ("dynamodb" in store.kind or store.kind == "moto")
+    assert priced is ("dynamodb" in store.kind)
 
 
 def pages(queue: Queue | AttachedQueue, status: str, limit: int) -> Iterator[Task]:

@@ -25,14 +25,13 @@ from freshq.stores.dynamodb.examining import VIEW
 from freshq.stores.dynamodb.key import KeyPart, TableKey
 from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE, table_definition
 from freshq.stores.dynamodb.store import DynamoDBStore
-from tests.conftest import DYNAMODB
 from tests.support.patience import PATIENCE_SECONDS
 
 ABSENT_IS_SOUND = ("deletion", "backups")
 Item = dict[str, Any]
 
 
-@pytest.fixture(params=sorted({DYNAMODB, "moto"}))
+@pytest.fixture(params=["dynamodb_local", "moto"])
 def client(request: pytest.FixtureRequest) -> DynamoDBClient:
     """Return a client of each implementation that is here."""
     name = "moto_client" if request.param == "moto" else "dynamodb_local"

@@ -76,8 +76,8 @@ class TestFreshLeases:
         for claim in claims:
             assert claim.lease_until == pytest.approx(claim.task.updated + LEASE_SECONDS)
             assert claim.lease_until == claim.task.lease_until
-        if store.client is not None:  # all were taken by one call, unless the endpoint knows no such call
-            assert len({claim.lease_until for claim in claims}) == (10 if store.kind == "moto" else 1)
+        if store.client is not None:  # all were taken by one call
+            assert len({claim.lease_until for claim in claims}) == 1
 
     def test_a_claim_that_took_long_has_its_leases_extended(
         self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
@@ -277,7 +277,7 @@ class TestBoundedClaims:
     def test_no_backlog_makes_a_claim_send_more(self, store: StoreUnderTest, kind: str) -> None:
         # On SQL, few are more than a claim takes out of a line.
         few = 70 if store.client is not None else 600
-        many = 70 if store.kind == "moto" else 140 if store.client is not None else 2000
+        many = 140 if store.client is not None else 2000
         sent = []
         for name, count in (("few", few), ("many", many)):
             backlog(store, kind, count, name)

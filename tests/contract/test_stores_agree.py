@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from freshq import Claim, FreshqError, Queue, Settlement, Task
 from freshq.queue.core import core_of
 from freshq.stores.memory import MemoryStore
-from tests.conftest import DATABASES, DYNAMODB, Clock, StoreUnderTest
+from tests.conftest import DATABASES, Clock, StoreUnderTest
 
 # Steps of a program on SQLite, and on a store with a server, which is slower.
 STEPS: Final = 15
@@ -333,7 +333,7 @@ def test_programs_that_answered_differently(store: StoreUnderTest, name: str) ->
 
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("read_once")
-@pytest.mark.parametrize("store", [*DATABASES, DYNAMODB], indirect=True)
+@pytest.mark.parametrize("store", [*DATABASES, "dynamodb_local"], indirect=True)
 def test_random_programs(store: StoreUnderTest, request: pytest.FixtureRequest) -> None:
     every = bool(request.config.getoption("all"))
     programs = st.lists(steps, min_size=1, max_size=STEPS if store.kind == "sqlite" else SERVER_STEPS)

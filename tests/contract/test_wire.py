@@ -20,7 +20,7 @@ from freshq.stores.dynamodb.items import INDEX_KEYS, RECORD_PREFIX
 from freshq.stores.dynamodb.line_records import RULES, TTL_SECONDS
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.rows import NEW_COLUMNS
-from tests.conftest import DATABASES, DYNAMODB, StoreUnderTest
+from tests.conftest import DATABASES, StoreUnderTest
 from tests.support.wire import FILE, NOW, PUTS, task_of, text
 
 VECTORS: list[dict[str, Any]] = json.loads(FILE.read_text("utf-8"))
@@ -52,7 +52,7 @@ def write(store: StoreUnderTest, queue: Queue, vector: dict[str, Any]) -> None:
     store.client.put_item(TableName=str(store.table), Item=vector["item"], **condition)
 
 
-@pytest.mark.parametrize("store", [DYNAMODB, *DATABASES], indirect=True)
+@pytest.mark.parametrize("store", ["dynamodb_local", *DATABASES], indirect=True)
 @pytest.mark.parametrize("place", range(len(VECTORS)), ids=[says for says, *_others in PUTS])
 def test_a_vector_that_is_written_is_a_put(store: StoreUnderTest, place: int) -> None:
     vector = VECTORS[place]

@@ -120,7 +120,7 @@ def test_dead_letters_outlive_their_deadline_and_the_retention_of_others(store: 
     queue.put("done", task_id="done")
     queue.complete(queue.claim()[0])
     store.clock.advance(13.9 * DAY_SECONDS)
-    if not store.kind.startswith(("dynamodb", "moto")):  # there, TTL deletes
+    if not store.kind.startswith("dynamodb"):  # there, TTL deletes
         queue.admin.recover()
         assert queue.get("done") is None
     assert counts(queue.stats())["failure"] == len(queue.list("FAILURE").tasks) == 4
@@ -140,7 +140,7 @@ def test_dead_letters_stay_as_long_as_the_option_says(
     expire = [task.expires for task in queue.list("FAILURE").tasks]
     assert {each > store.clock.now for each in expire} == {stays}
     queue.admin.recover()
-    if not store.kind.startswith(("dynamodb", "moto")):  # there, TTL deletes
+    if not store.kind.startswith("dynamodb"):  # there, TTL deletes
         assert counts(queue.stats()) == ({"failure": 4} if stays else {})
 
 

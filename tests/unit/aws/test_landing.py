@@ -49,7 +49,7 @@ def test_an_event_has_the_value_and_its_decay() -> None:
         assert (event.get("value"), event.get("decay")) == (value, decay)
 
 
-@pytest.mark.parametrize("store", ["moto"], indirect=True)
+@pytest.mark.parametrize("store", ["dynamodb_double"], indirect=True)
 @pytest.mark.parametrize("verb", ["complete", "retry"])
 def test_the_end_of_a_task_and_its_successor_have_an_event_each(store: StoreUnderTest, verb: str) -> None:
     queue = store.queue()

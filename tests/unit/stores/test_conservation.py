@@ -28,7 +28,7 @@ from freshq.errors import IllegalTransition
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Store
 from freshq.stores.dynamodb import line_records
-from tests.conftest import DYNAMODB, Clock, StoreUnderTest
+from tests.conftest import Clock, StoreUnderTest
 from tests.support.readings import counts, ids, known
 
 SETTLEMENTS: Final = ["complete", "fail", "retry", "release", "extend"]
@@ -368,7 +368,7 @@ def machine(store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> type[Cons
 
 
 @pytest.mark.parametrize(
-    ("store", "examples"), [("memory", 150), ("sqlite", 6), (DYNAMODB, 5)], indirect=["store"]
+    ("store", "examples"), [("memory", 150), ("sqlite", 6), ("dynamodb_local", 5)], indirect=["store"]
 )
 def test_explored(machine: type[Conservation], store: StoreUnderTest, examples: int) -> None:
     # Shrinking an example in a database takes minutes.
@@ -377,7 +377,7 @@ def test_explored(machine: type[Conservation], store: StoreUnderTest, examples: 
 
 @pytest.mark.parametrize(
     ("store", "steps", "seed"),
-    [*(("memory", 300, seed) for seed in range(5)), ("sqlite", 200, 1), (DYNAMODB, 100, 1)],
+    [*(("memory", 300, seed) for seed in range(5)), ("sqlite", 200, 1), ("dynamodb_local", 100, 1)],
     indirect=["store"],
 )
 def test_walked(machine: type[Conservation], steps: int, seed: int) -> None:
