@@ -1,5 +1,6 @@
 """Tasks that are stale by their own max age, on DynamoDB: the query passes over them, in bounded pages."""
 
+import base64
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -217,3 +218,23 @@ def test_claims_look_from_the_start_where_the_place_to_go_on_is_past_the_max_age
     put_copies(table, "late", 40, 0.001)
     table.clock.advance(16)
     assert [claim.task.payload for claim in queue.claim()] == ["live"]
+
+
+@pytest.mark.parametrize("newer", [0, 1])
+def test_a_listing_goes_on_after_a_task_that_is_past_the_max_age_by_now(
+    table: StoreUnderTest, newer: int
+) -> None:
+    queue = table.queue(max_age_seconds=30)
+    queue.put_many([{"payload": "stale"}] * 3)
+    first = queue.list("PENDING", limit=1)
+    table.clock.advance(20)
+    queue.put_many([{"payload": "live"}] * newer)
+    table.clock.advance(20)
+    rest = queue.list("PENDING", limit=9, cursor=first.cursor)
+    assert [task.payload for task in rest] == ["live"] * newer
+
+
+def test_a_cursor_without_a_place_in_the_order_is_refused(table: StoreUnderTest) -> None:
+    cursor = base64.urlsafe_b64encode(b'{"pendingShard": {"S": "a"}}').decode()
+    with pytest.raises(ValueError, match="cursor: must be that of a page of PENDING tasks"):
+        table.queue().list("PENDING", cursor=cursor)

@@ -20,7 +20,14 @@ from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.calls import BATCH_GET_KEYS, ConditionFailed
-from freshq.stores.dynamodb.items import LEASE_PREFIX, condition, decode_if_task, is_task, seconds_or
+from freshq.stores.dynamodb.items import (
+    LEASE_PREFIX,
+    UNREADABLE,
+    condition,
+    decode_if_task,
+    is_task,
+    seconds_or,
+)
 from freshq.stores.dynamodb.leases import due_at, due_attributes, is_lease_record, next_check, task_ids_of
 from freshq.stores.dynamodb.part import DynamoPart
 from freshq.stores.dynamodb.queries import DUE_PAGE_KEYS, due_after, due_ids, earliest_due
@@ -93,15 +100,37 @@ class DynamoAgenda(DynamoPart):
     ) -> Iterator[tuple[Task | None, str]]:
         if status is TaskStatus.TAKEN:
             return self._held(queue, "" if start_after is None else checked_id(start_after, "cursor"))
-        after = None if start_after is None else _parsed_cursor(start_after)
-        after_lines = after is not None and "dueShard" in after
-        lines = [] if after_lines else self.line_records.all_lines(queue, now)
-        live = self.partitions.live(queue, lines, created_after, now)
-        waiting = {partition.name: partition.query() for partition in live}
-        delayed = {name: queries.due_query(name) for name in self.keyspace.due_partitions(queue)}
-        keys = self._keys(("pendingShard", self.partitions.index.range_key), waiting, after)
-        due_keys = self._keys(("dueShard", "dueAt"), delayed, after if after_lines else None)
-        return self._pending(chain(keys, due_keys))
+        after = None if start_after is None else self._parsed_cursor(start_after)
+        if after is not None and "dueShard" in after:
+            return self._pending(self._due_keys(queue, after))
+        lines = self.line_records.all_lines(queue, now)
+        searches = {
+            each.name: each.query(after) for each in self.partitions.live(queue, lines, created_after, now)
+        }
+        keys = self._keys(("pendingShard", self.partitions.index.range_key), searches, after)
+        return self._pending(chain(keys, self._due_keys(queue, None)))
+
+    def _due_keys(self, queue: str, after: Item | None) -> Iterator[Item]:
+        searches = {name: queries.due_query(name) for name in self.keyspace.due_partitions(queue)}
+        if after is not None and after["dueShard"]["S"] in searches:
+            searches[after["dueShard"]["S"]]["ExclusiveStartKey"] = after
+        return self._keys(("dueShard", "dueAt"), searches, after)
+
+    def _parsed_cursor(self, cursor: str) -> Item:
+        """Return the key in a cursor.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        try:
+            key: Item = json.loads(base64.urlsafe_b64decode(cursor))
+            if "dueShard" not in key:
+                self.partitions.index.place(key)
+            str(key["dueShard" if "dueShard" in key else "pendingShard"]["S"])
+        except UNREADABLE:
+            msg = f"cursor: must be that of a page of PENDING tasks, got {quoted(cursor)}"
+            raise ValueError(msg) from None
+        return key
 
     def _keys(
         self, index_keys: tuple[str, str], searches: dict[str, Item], after: Item | None
@@ -113,15 +142,9 @@ class DynamoAgenda(DynamoPart):
             searches: A query for each partition.
             after: The key to start after; None to begin.
         """
-        hash_key = index_keys[0]
-        for partition in sorted(searches):
-            arguments = searches[partition] | {"Limit": FIRST_KEYS}
-            if after is not None:
-                if partition < after[hash_key]["S"]:
-                    continue
-                if partition == after[hash_key]["S"]:
-                    arguments["ExclusiveStartKey"] = after
-            pages = queries.pages_of(self.calls, arguments, MORE_KEYS)
+        start = "" if after is None else after[index_keys[0]]["S"]
+        for partition in sorted(name for name in searches if name >= start):
+            pages = queries.pages_of(self.calls, searches[partition] | {"Limit": FIRST_KEYS}, MORE_KEYS)
             for item in chain.from_iterable(page["Items"] for page in pages):
                 yield {name: item[name] for name in (*index_keys, KEY)}
 
@@ -232,18 +255,3 @@ class DynamoAgenda(DynamoPart):
 
 def _cursor(key: Item) -> str:
     return base64.urlsafe_b64encode(json.dumps(key).encode()).decode()
-
-
-def _parsed_cursor(cursor: str) -> Item:
-    """Return the key in a cursor.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    try:
-        key: Item = json.loads(base64.urlsafe_b64decode(cursor))
-        str(key["dueShard" if "dueShard" in key else "pendingShard"]["S"])
-    except (KeyError, TypeError, ValueError):
-        msg = f"cursor: must be that of a page of PENDING tasks, got {quoted(cursor)}"
-        raise ValueError(msg) from None
-    return key

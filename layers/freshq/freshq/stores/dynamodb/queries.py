@@ -206,9 +206,18 @@ class LivePartition:
     created_after: float
     deadline_after: float
 
-    def query(self) -> Item:
-        """Return the arguments of a query of all of them."""
-        return self.partitions.index.query(self.name, ">", self.created_after, (">", self.deadline_after))
+    def query(self, after: Item | None = None) -> Item:
+        """Return the arguments of a query of all of them, or of those that follow a key in this partition."""
+        bounds = (">", self.created_after, (">", self.deadline_after))
+        arguments = self.partitions.index.query(self.name, *bounds)
+        if after is not None and after["pendingShard"]["S"] == self.name and self.may_begin_after(after):
+            arguments["ExclusiveStartKey"] = after
+        return arguments
+
+    def may_begin_after(self, key: Item) -> bool:
+        """Return whether a query can begin after a key: DynamoDB refuses a key outside its bounds."""
+        index = self.partitions.index
+        return not index.by_time or index.place(key) > self.created_after
 
     def pages(self, limit: int, *, newest_first: bool, resumes: bool = False) -> Iterator[KeysPage]:
         """Yield them page by page.
@@ -356,12 +365,10 @@ class _PassedTasks:
         if (known := self.resume_at.get((self.live.name, self.newest_first))) is None:
             return key
         passed, since = known
-        place = self.live.partitions.index.place
-        # DynamoDB refuses a key outside the bounds of a query.
-        if since + RESUME_SECONDS < steady_seconds() or place(passed) <= self.live.created_after:
+        if since + RESUME_SECONDS < steady_seconds() or not self.live.may_begin_after(passed):
             self.forget()
             return key
-        return (min if self.newest_first else max)(key, passed, key=place)
+        return (min if self.newest_first else max)(key, passed, key=self.live.partitions.index.place)
 
 
 def count_expired(live: LivePartition, since: float, life_seconds: float) -> int:
