@@ -3,7 +3,6 @@
 import gc
 import os
 import random
-import threading
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -14,11 +13,10 @@ from typing import Any, ClassVar, Final, Self
 
 import boto3
 import pytest
-from botocore.awsrequest import AWSPreparedRequest
+from botocore.session import Session, get_session
 from hypothesis import settings
 from local.servers import create_without_stream
 from moto import mock_aws
-from moto.core.botocore_stubber import BotocoreStubber
 from types_boto3_dynamodb import DynamoDBClient
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
@@ -28,7 +26,7 @@ from freshq.stores.base import Store
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
-from tests.support.cached_constants import clean_names_once, make_keys_once, read_models_once
+from tests.support.cached_constants import clean_names_once, read_models_once
 from tests.support.dynamodb_double import DynamoDBDouble, Tables
 
 # No test may reach an account, so these credentials belong to none.
@@ -183,7 +181,7 @@ ONLY_WITH_ALL: Final = (
 PIPELINE: Final = "tests/pipeline"
 ESSENTIALS: Final = ("report", "gold", "publication", "one_run", "command", "links")
 # repetitions of a test on servers, except of the protocol on real servers. A test that needs one runs on one.
-SERVERS: Final = ("dynamodb_local", "moto", "postgres", "mariadb", DOUBLE)
+SERVERS: Final = ("dynamodb_local", "account", "postgres", "mariadb", DOUBLE)
 PROTOCOL: Final = ("tests/contract/test_verbs.py", "tests/contract/test_settle_many.py")
 # Files whose tests try more with --all, so that --rest cannot leave them out.
 MORE_WITH_ALL: Final = (
@@ -376,19 +374,21 @@ def default_client() -> DynamoDBClient:
 
 
 @pytest.fixture
-def moto_client(default_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[DynamoDBClient]:
-    """Return a client of moto. One call at a time: its conditional writes are not atomic."""
-    process = BotocoreStubber.process_request
-    one_at_a_time = threading.RLock()
+def account_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[DynamoDBClient]:
+    """Return the client of an account whose tables are doubles; its other services are moto's."""
+    double: Any = DynamoDBDouble(Tables(time.time))
+    double.meta.endpoint_url, double.meta.region_name = f"https://dynamodb.{REGION}.amazonaws.com", REGION
+    double._get_credentials = get_session().get_credentials
+    create = Session.create_client
 
-    def locked(stubber: BotocoreStubber, request: AWSPreparedRequest) -> object:
-        with one_at_a_time:
-            return process(stubber, request)
+    def create_client(session: Session, service_name: str, *arguments: Any, **options: Any) -> Any:
+        if service_name == "dynamodb":
+            return double
+        return create(session, service_name, *arguments, **options)
 
-    monkeypatch.setattr(BotocoreStubber, "process_request", locked)
-    make_keys_once()
+    monkeypatch.setattr(Session, "create_client", create_client)
     with mock_aws():
-        yield default_client
+        yield double
 
 
 def on_table(kind: str, client: DynamoDBClient, *, streamed: bool = False) -> StoreUnderTest:

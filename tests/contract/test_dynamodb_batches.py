@@ -316,10 +316,17 @@ class TestNotAllowed:
         assert counts(queue.stats()) == {"success": 3}
 
     def test_also_if_the_endpoint_fails_in_its_own_way_and_the_log_says_so_in_one_line(
-        self, moto_client: DynamoDBClient, caplog: pytest.LogCaptureFixture
+        self,
+        account_client: DynamoDBClient,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
+        def fail(**_arguments: object) -> None:
+            raise TypeError("no such statement")
+
         caplog.set_level(logging.DEBUG, "freshq")
-        queue = Queue.dynamodb("Tasks", moto_client)
+        monkeypatch.setattr(account_client, "batch_execute_statement", fail, raising=False)
+        queue = Queue.dynamodb("Tasks", account_client)
         queue.create_table()
         queue.put_many([{"payload": number} for number in range(3)])
         queue.settle_many(completed(queue.claim(3)))

@@ -31,14 +31,6 @@ ABSENT_IS_SOUND = ("deletion", "backups")
 Item = dict[str, Any]
 
 
-@pytest.fixture(params=["dynamodb_local", "moto"])
-def client(request: pytest.FixtureRequest) -> DynamoDBClient:
-    """Return a client of each implementation that is here."""
-    name = "moto_client" if request.param == "moto" else "dynamodb_local"
-    found: DynamoDBClient = request.getfixturevalue(name)
-    return found
-
-
 def differences(found: Iterator[Finding]) -> list[tuple[str, str]]:
     """Return the subjects and texts of what is not in order. A table for trials has no backups."""
     return [
@@ -301,20 +293,22 @@ def failing(monkeypatch: pytest.MonkeyPatch, client: DynamoDBClient, call: str, 
 
 @pytest.mark.parametrize(("call", "action"), [*zip(PROBES, ACTIONS, strict=True)])
 def test_a_right_that_is_missing(
-    moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, call: str, action: str
+    account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, call: str, action: str
 ) -> None:
-    name = own_table(moto_client, lambda _definition: None)
-    failing(monkeypatch, moto_client, call, "AccessDeniedException")
-    ((subject, text),) = differences(DynamoDBStore(name, moto_client).examine())
+    name = own_table(account_client, lambda _definition: None)
+    failing(monkeypatch, account_client, call, "AccessDeniedException")
+    ((subject, text),) = differences(DynamoDBStore(name, account_client).examine())
     assert subject == "rights"
     assert f"the caller lacks dynamodb:{action}" in text
     assert "docs/iam.md" in text
 
 
-def test_an_outage_is_no_missing_right(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = own_table(moto_client, lambda _definition: None)
-    failing(monkeypatch, moto_client, "put_item", "ThrottlingException")
-    ((subject, text),) = differences(DynamoDBStore(name, moto_client).examine())
+def test_an_outage_is_no_missing_right(
+    account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = own_table(account_client, lambda _definition: None)
+    failing(monkeypatch, account_client, "put_item", "ThrottlingException")
+    ((subject, text),) = differences(DynamoDBStore(name, account_client).examine())
     assert (subject, text) == ("rights", "unknown: not tried, because a call failed: no; try again")
 
 
@@ -337,10 +331,10 @@ FIELDS = (
 @pytest.mark.parametrize("null", [False, True])
 @pytest.mark.parametrize("field", FIELDS)
 def test_an_answer_that_lacks_a_field_is_no_damage(
-    moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, field: str, *, null: bool
+    account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, field: str, *, null: bool
 ) -> None:
-    name = own_table(moto_client, lambda _definition: None)
-    answer: Any = moto_client.describe_table(TableName=name)
+    name = own_table(account_client, lambda _definition: None)
+    answer: Any = account_client.describe_table(TableName=name)
 
     def stripped(value: Any) -> Any:
         if isinstance(value, list):
@@ -350,8 +344,8 @@ def test_an_answer_that_lacks_a_field_is_no_damage(
         kept = {key: stripped(each) for key, each in value.items() if key != field}
         return kept | ({field: None} if null and field in value else {})
 
-    monkeypatch.setattr(moto_client, "describe_table", lambda **_given: stripped(answer))
-    found = differences(DynamoDBStore(name, moto_client).examine())
+    monkeypatch.setattr(account_client, "describe_table", lambda **_given: stripped(answer))
+    found = differences(DynamoDBStore(name, account_client).examine())
     if field == "GlobalSecondaryIndexes":  # DynamoDB leaves it out if there are none
         assert {text.split("; ")[0].removeprefix(f"wrong: {name} ") for _subject, text in found} == {
             "has no index due-index",

@@ -23,14 +23,6 @@ def _services(search_paths: tuple[str, ...], kind: str) -> list[str]:
     return services
 
 
-@cache
-def make_keys_once() -> None:
-    """Make one RSA key for all keys in moto's KMS: tables are encrypted with them by name only."""
-    from moto.kms import utils  # noqa: PLC0415 - slow to load; not all processes need it
-
-    setattr(utils, "RSAPrivateKey", cache(utils.RSAPrivateKey))  # noqa: B010 - mypy allows this
-
-
 def read_models_once() -> None:
     """Read the model of each service once: moto starts a new session for each test, and that has none."""
     setattr(JSONFileLoader, "load_file", lambda _loader, path: _file(path))  # noqa: B010 - mypy allows this

@@ -347,13 +347,14 @@ class Table:
     """One table."""
 
     def __init__(self, definition: Item) -> None:
-        self.definition = definition
+        self.definition = dict(definition)
         self.keys = [part["AttributeName"] for part in definition["KeySchema"]]
         self.types = {
             each["AttributeName"]: each["AttributeType"] for each in definition["AttributeDefinitions"]
         }
         self.items: dict[Any, Item] = {}
         self.ttl: Item = {"TimeToLiveStatus": "DISABLED"}
+        self.backups = "DISABLED"
         self.primary = Index(self.keys[0], self.keys[1] if len(self.keys) > 1 else None, None)
         self.indexes = {
             each["IndexName"]: self._index(each) for each in definition.get("GlobalSecondaryIndexes", ())
@@ -367,6 +368,30 @@ class Table:
         else:
             kept = frozenset([*self.keys, *keys, *projection.get("NonKeyAttributes", ())])
         return Index(keys[0], keys[1] if len(keys) > 1 else None, kept)
+
+    def change(self, arguments: Item, now: float) -> None:
+        """Change indexes and settings; indexes are filled at once."""
+        self.types |= {
+            each["AttributeName"]: each["AttributeType"] for each in arguments.get("AttributeDefinitions", ())
+        }
+        listed = {each["IndexName"]: each for each in self.definition.get("GlobalSecondaryIndexes", ())}
+        for update in arguments.get("GlobalSecondaryIndexUpdates", ()):
+            ((kind, index),) = update.items()
+            name = index["IndexName"]
+            if kind == "Delete":
+                del listed[name], self.indexes[name]
+                continue
+            listed[name] = listed.get(name, {}) | index
+            if kind == "Create":
+                self.indexes[name] = self._index(index)
+                for key, item in self.items.items():
+                    self.indexes[name].write(key, item, now, now)
+        names = ("BillingMode", "ProvisionedThroughput", "StreamSpecification", "DeletionProtectionEnabled")
+        self.definition |= {name: arguments[name] for name in names if name in arguments}
+        self.definition["AttributeDefinitions"] = [
+            {"AttributeName": name, "AttributeType": kind} for name, kind in self.types.items()
+        ]
+        self.definition["GlobalSecondaryIndexes"] = [*listed.values()]
 
     def key_of(self, item: Item) -> Any:
         if any(name not in item for name in self.keys):
@@ -488,7 +513,16 @@ class DynamoDBDouble:
         definition["BillingModeSummary"] = {"BillingMode": definition.get("BillingMode", "PROVISIONED")}
         if indexes := definition.get("GlobalSecondaryIndexes"):
             definition["GlobalSecondaryIndexes"] = [index | {"IndexStatus": "ACTIVE"} for index in indexes]
+        if definition.get("StreamSpecification", {}).get("StreamEnabled"):
+            definition["LatestStreamArn"] = f"arn:aws:dynamodb:here:1:table/{arguments['TableName']}/stream/1"
         return {"Table": definition}
+
+    def _call_list_tables(self, _arguments: Item, _writing: Writing) -> Item:
+        return {"TableNames": sorted(self._tables.by_name)}
+
+    def _call_update_table(self, arguments: Item, writing: Writing) -> Item:
+        self._tables.table(arguments["TableName"]).change(arguments, self._tables.now())
+        return self._call_describe_table(arguments, writing)
 
     def _call_delete_table(self, arguments: Item, _writing: Writing) -> Item:
         self._tables.table(arguments["TableName"])
@@ -506,8 +540,14 @@ class DynamoDBDouble:
         }
         return {}
 
-    def _call_describe_continuous_backups(self, _arguments: Item, _writing: Writing) -> Item:
-        return {"ContinuousBackupsDescription": {}}
+    def _call_describe_continuous_backups(self, arguments: Item, _writing: Writing) -> Item:
+        recovery = {"PointInTimeRecoveryStatus": self._tables.table(arguments["TableName"]).backups}
+        return {"ContinuousBackupsDescription": {"PointInTimeRecoveryDescription": recovery}}
+
+    def _call_update_continuous_backups(self, arguments: Item, writing: Writing) -> Item:
+        is_on = arguments["PointInTimeRecoverySpecification"]["PointInTimeRecoveryEnabled"]
+        self._tables.table(arguments["TableName"]).backups = "ENABLED" if is_on else "DISABLED"
+        return self._call_describe_continuous_backups(arguments, writing)
 
     def _call_list_backups(self, _arguments: Item, _writing: Writing) -> Item:
         return {"BackupSummaries": []}

@@ -66,7 +66,7 @@ def test_the_runner_example_names_parameters_as_the_template_allows_them() -> No
 
 
 def test_the_runner_example_runs_as_it_is_deployed(
-    moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (example,) = re.findall(r"^ +```python\n(.*?)^ +```", DEPLOY, re.DOTALL | re.MULTILINE)
     (module,) = re.findall(r"`functions/process_tasks/(\w+)\.py`", DEPLOY)
@@ -81,7 +81,7 @@ def test_the_runner_example_runs_as_it_is_deployed(
         monkeypatch.setenv(name, value)
     monkeypatch.syspath_prepend(tmp_path)
     run = load_runner(overrides["Runner"])
-    del moto_client  # the cloud of the bucket
+    del account_client  # the cloud of the bucket
     assert run(make_task("quotes/ABC.json")) == {"bytes": 4}
     with pytest.raises(Reject):
         run(make_task("quotes/none"))

@@ -1,4 +1,4 @@
-"""An application in moto: the table, the topics, the kill switch, and the functions' environment."""
+"""An application in an account: the table, the topics, the kill switch, and the functions' environment."""
 
 import json
 import logging
@@ -87,7 +87,7 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> Ahead:
 
 
 @pytest.fixture
-def application(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[Application]:
+def application(account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[Application]:
     topics = [client("sns").create_topic(Name=name)["TopicArn"] for name in ("Trigger", "ProcessTasks")]
     environment = {
         "FRESHQ_TABLE": "QueueTable",
@@ -99,7 +99,7 @@ def application(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) ->
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    queue = Queue.dynamodb("QueueTable", moto_client)
+    queue = Queue.dynamodb("QueueTable", account_client)
     queue.create_table()
     application = Application(queue, topics[0], topics[1], monkeypatch)
     application.set_switch("run")

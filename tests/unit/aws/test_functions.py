@@ -1,4 +1,4 @@
-"""The handlers on moto: effects, rejected events, and failures that never look like success."""
+"""The handlers in an account: effects, rejected events, and failures that never look like success."""
 
 import copy
 import json

@@ -28,9 +28,9 @@ nothing_to_measure = pytest.mark.filterwarnings("ignore:No application metrics t
 
 
 @pytest.fixture
-def orders(moto_client: DynamoDBClient) -> Shipments:
+def orders(account_client: DynamoDBClient) -> Shipments:
     """Return an attached table with a range key and three records; the functions do not use it yet."""
-    table = Shipments(moto_client, key=KEY)
+    table = Shipments(account_client, key=KEY)
     table.create_attached()
     table.add(*NAMES)
     return table

@@ -181,8 +181,8 @@ class TestAttached:
             (TableKey(KeyPart("id", "B"), KeyPart("aaa", "N")), "AP8=/1.5", "B"),
         ],
     )
-    def test_a_life(self, moto_client: DynamoDBClient, key: TableKey, task_id: str, kind: str) -> None:
-        table = Shipments(moto_client, key=key)
+    def test_a_life(self, account_client: DynamoDBClient, key: TableKey, task_id: str, kind: str) -> None:
+        table = Shipments(account_client, key=key)
         table.create_attached()
         table.add(task_id)
         queue = table.queue(worker_name="w1")

@@ -49,16 +49,16 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def queue(moto_client: DynamoDBClient) -> Queue:
-    queue = Queue.dynamodb("QueueTable", moto_client)
+def queue(account_client: DynamoDBClient) -> Queue:
+    queue = Queue.dynamodb("QueueTable", account_client)
     queue.create_table()
     return queue
 
 
 def test_a_change_is_seen_within_five_seconds_and_not_read_more_often(
-    queue: Queue, moto_client: DynamoDBClient, clock: Clock
+    queue: Queue, account_client: DynamoDBClient, clock: Clock
 ) -> None:
-    stored = StoredPassOptions("QueueTable", "default", moto_client, monotonic=clock)
+    stored = StoredPassOptions("QueueTable", "default", account_client, monotonic=clock)
     assert stored.current() == PassOptions()
     store_pass_options(queue, {"concurrency": 7})
     clock.advance(FRESH_SECONDS - 0.1)
@@ -83,13 +83,13 @@ def test_a_wrong_option_is_named_and_nothing_is_stored(queue: Queue, value: Any)
 
 
 def test_a_wrong_stored_option_is_named_and_one_of_a_later_version_is_not(
-    queue: Queue, moto_client: DynamoDBClient
+    queue: Queue, account_client: DynamoDBClient
 ) -> None:
     def options(values: dict[str, Any]) -> PassOptions:
         store = core_of(queue).store
         record = store.read_record("default", STACK_RECORD)
         assert store.write_record("default", STACK_RECORD, values, None if record is None else record.version)
-        return StoredPassOptions("QueueTable", "default", moto_client).current()
+        return StoredPassOptions("QueueTable", "default", account_client).current()
 
     assert options({"of_a_later_version": 1, "max_hops": 3}) == PassOptions(max_hops=3)
     with refused("max_hops"):

@@ -18,8 +18,8 @@ from tests.support.readings import known
 run = CliRunner().invoke
 
 
-def test_stats_as_a_table_and_as_json(moto_client: DynamoDBClient) -> None:
-    queue = Queue.dynamodb("Tasks", moto_client)
+def test_stats_as_a_table_and_as_json(account_client: DynamoDBClient) -> None:
+    queue = Queue.dynamodb("Tasks", account_client)
     queue.create_table()
     queue.put_many([{"payload": number} for number in range(3)])
     queue.complete(queue.claim()[0])

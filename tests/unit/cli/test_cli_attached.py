@@ -14,13 +14,13 @@ from tests.unit.cli.test_cli_verbs import answer, fails, freshq
 
 
 @pytest.fixture
-def shipments(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Shipments:
+def shipments(account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Shipments:
     """Return an attached table with three records; FRESHQ_QUEUE names it."""
-    table = Shipments(moto_client)
+    table = Shipments(account_client)
     table.create_attached()
     table.add("A", "B", "C")
     monkeypatch.setenv("FRESHQ_QUEUE", f"dynamodb://{table.table}?key=id")
-    monkeypatch.setattr(attach, "default_client", lambda: moto_client)
+    monkeypatch.setattr(attach, "default_client", lambda: account_client)
     return table
 
 
@@ -90,13 +90,13 @@ class TestIds:
     """A number, or a pair, on the command line."""
 
     @pytest.fixture
-    def orders(self, moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Shipments:
+    def orders(self, account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Shipments:
         """Return an attached table with a numeric hash key and a range key; FRESHQ_QUEUE names it."""
-        table = Shipments(moto_client, key=TableKey(KeyPart("customer", "N"), KeyPart("order")))
+        table = Shipments(account_client, key=TableKey(KeyPart("customer", "N"), KeyPart("order")))
         table.create_attached()
         table.add("7/a%2Fb", "-7/100%25")
         monkeypatch.setenv("FRESHQ_QUEUE", f"dynamodb://{table.table}?key=customer")
-        monkeypatch.setattr(attach, "default_client", lambda: moto_client)
+        monkeypatch.setattr(attach, "default_client", lambda: account_client)
         return table
 
     def test_a_pair_is_put_claimed_listed_and_done(self, orders: Shipments) -> None:

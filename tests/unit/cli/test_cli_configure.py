@@ -156,9 +156,11 @@ class TestWriting:
         fails(2, "order: queue 'default' has fifo stored", "table", "create", f"{url}?order=lifo")
 
 
-def test_shards_are_stored_on_dynamodb(moto_client: DynamoDBClient) -> None:
+def test_shards_are_stored_on_dynamodb(account_client: DynamoDBClient) -> None:
     assert freshq("table", "create", "dynamodb://Sharded?shards=4").exit_code == 0
-    Queue.dynamodb("Sharded", moto_client, shards=4).put_many([{"payload": number} for number in range(12)])
+    Queue.dynamodb("Sharded", account_client, shards=4).put_many(
+        [{"payload": number} for number in range(12)]
+    )
     claims = answer("claim", "--limit", "12", "--queue", "dynamodb://Sharded")
     assert sorted(claim["payload"] for claim in claims) == list(range(12))
     for wrong in ("0", "2"):

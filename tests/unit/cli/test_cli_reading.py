@@ -105,11 +105,11 @@ class TestTableCreate:
         assert freshq("table", "create", url).stdout == f"The table is ready: {url}\n"
         assert answer("get", "a")["payload"] == 1
 
-    def test_a_queue_on_dynamodb(self, moto_client: DynamoDBClient) -> None:
+    def test_a_queue_on_dynamodb(self, account_client: DynamoDBClient) -> None:
         fails(3, "freshq table create", "stats", "--queue", "dynamodb://New")
         assert freshq("table", "create", "dynamodb://New").exit_code == 0
         assert answer("put", "1", "--queue", "dynamodb://New")["outcome"] == "CREATED"
-        assert Queue.dynamodb("New", moto_client).stats().pending == 1
+        assert Queue.dynamodb("New", account_client).stats().pending == 1
 
     def test_no_password_is_printed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Queue, "create_table", lambda _: None)

@@ -213,19 +213,19 @@ class TestCurrent:
         assert shell.run(f"done a --token {claim.token}") == 1
 
     def test_aws_changes_the_account_and_keeps_the_queue(
-        self, moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         credentials = tmp_path / "credentials"
         credentials.write_text("[other]\naws_access_key_id = a\naws_secret_access_key = b\n", "utf-8")
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
-        queue = Queue.dynamodb("Tasks", moto_client, name="mail")
+        queue = Queue.dynamodb("Tasks", account_client, name="mail")
         queue.create_table()
         queue.put("work")
         asked: list[Any] = []
 
         def client(session: Any) -> DynamoDBClient:
             asked.append((session.profile_name, session.region_name))
-            return moto_client
+            return account_client
 
         monkeypatch.setattr(calls, "default_client", client)
         shell = Shell(

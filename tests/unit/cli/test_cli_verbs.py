@@ -46,11 +46,11 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
 
 
 @pytest.fixture
-def in_dynamodb(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Queue:
+def in_dynamodb(account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Queue:
     monkeypatch.setenv("FRESHQ_QUEUE", URL)
     # Making a client takes longer than most tests.
-    monkeypatch.setattr(store, "default_client", lambda: moto_client)
-    queue = Queue.dynamodb("Tasks", moto_client)
+    monkeypatch.setattr(store, "default_client", lambda: account_client)
+    queue = Queue.dynamodb("Tasks", account_client)
     queue.create_table()
     return queue
 
@@ -447,7 +447,7 @@ class TestAddresses:
         monkeypatch.setattr(calls, "default_client", lambda _session: nobody)
         fails(3, "did not answer", "get", "a", "--queue", f"{URL}?region=eu-west-1")
 
-    @pytest.mark.usefixtures("moto_client")
+    @pytest.mark.usefixtures("account_client")
     def test_a_missing_table_names_itself(self) -> None:
         fails(3, "'Nowhere'", "ls", "--queue", "dynamodb://Nowhere")
 

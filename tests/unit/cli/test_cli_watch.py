@@ -249,7 +249,7 @@ class TestCommand:
         done = CliRunner().invoke(app, ["watch", "--queue", "memory://", *arguments])
         assert (done.exit_code, said in done.stderr) == (2, True)
 
-    @pytest.mark.usefixtures("moto_client")
+    @pytest.mark.usefixtures("account_client")
     def test_a_store_error_at_first_is_an_error(self) -> None:
         done = CliRunner().invoke(app, ["watch", "--once", "--queue", "dynamodb://Nowhere"])
         assert (done.exit_code, "'Nowhere'" in done.stderr) == (3, True)

@@ -136,8 +136,8 @@ def test_without_a_temporary_folder_no_process_starts(
     assert "let TMPDIR or PROMETHEUS_MULTIPROC_DIR name a folder" in answer.stderr
 
 
-def test_a_store_without_transactions_is_refused(folder: Path, moto_client: object) -> None:
-    del moto_client
+def test_a_store_without_transactions_is_refused(folder: Path, account_client: object) -> None:
+    del account_client
     (folder / "two.py").write_text("def run(task, connection): ...")
     answer = run(app, ["work", "two:run", "--transaction", "--queue", "dynamodb://Tasks"])
     assert answer.exit_code == 2

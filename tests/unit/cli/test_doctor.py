@@ -113,10 +113,10 @@ class TestQueue:
 
 class TestDynamoDB:
     @pytest.fixture
-    def client(self, moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> DynamoDBClient:
-        monkeypatch.setattr(store, "default_client", lambda: moto_client)
-        Queue.dynamodb("Tasks", moto_client).create_table()
-        return moto_client
+    def client(self, account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> DynamoDBClient:
+        monkeypatch.setattr(store, "default_client", lambda: account_client)
+        Queue.dynamodb("Tasks", account_client).create_table()
+        return account_client
 
     def test_a_table_for_trials(self, client: DynamoDBClient) -> None:
         status, found = examined("--queue", "dynamodb://Tasks")

@@ -8,6 +8,7 @@ from typing import Any
 
 import boto3
 import pytest
+from moto import mock_aws
 from typer.testing import CliRunner
 from types_boto3_dynamodb import DynamoDBClient
 
@@ -148,9 +149,9 @@ class TestForget:
             assert queue.get("bob-0") is not None
 
     def test_a_stack_with_an_archive(
-        self, moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+        self, account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with Queue.dynamodb("Tasks", moto_client) as queue:
+        with Queue.dynamodb("Tasks", account_client) as queue:
             queue.create_table()
             queue.put("payload", task_id="a", group="alice")
         s3 = boto3.client("s3")
@@ -228,14 +229,13 @@ class TestAudit:
         assert entries[-1]["given"]["task_ids"].startswith(f"['no-{AUDIT_ENTRIES + 1}-")
         assert max(len(each["given"]["task_ids"]) for each in entries) <= 100
 
-    def test_on_aws_the_identity_is_that_of_sts(self, moto_client: DynamoDBClient) -> None:
-        with Queue.dynamodb("Tasks", moto_client) as queue:
+    def test_on_aws_the_identity_is_that_of_sts(self, account_client: DynamoDBClient) -> None:
+        with Queue.dynamodb("Tasks", account_client) as queue:
             queue.create_table()
         run("pause", "--queue", "dynamodb://Tasks")
         (entry,) = json.loads(run("audit", "--queue", "dynamodb://Tasks", "--json"))
         assert entry["by"].startswith("arn:aws:sts::123456789012:")
 
-    @pytest.mark.usefixtures("moto_client")
     def test_the_identity_is_that_of_the_clients_keys(self, monkeypatch: pytest.MonkeyPatch) -> None:
         client = boto3.client("dynamodb", aws_access_key_id="of-a-profile", aws_secret_access_key="s")
         asked, make = [], boto3.client
@@ -245,7 +245,8 @@ class TestAudit:
             return make(*names, **options)  # type: ignore[call-overload]
 
         monkeypatch.setattr("boto3.client", noting)
-        assert str(identity(client)).startswith("arn:aws:sts::")
+        with mock_aws():
+            assert str(identity(client)).startswith("arn:aws:sts::")
         assert asked == ["of-a-profile"]
 
     def test_a_user_may_have_no_name(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,19 @@ def replay(*options: str) -> Any:
 
 
 @pytest.mark.usefixtures("delivery_stream", "outputs")
-def test_every_change_in_the_stream_is_archived_without_payloads(application: Application) -> None:
+def test_every_change_in_the_stream_is_archived_without_payloads(
+    application: Application, account_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records: list[Any] = []
+
+    def note(_table: str, before: Any, after: Any) -> None:
+        keys = {"taskId": (before or after)["taskId"]}
+        change = {"Keys": keys, "SequenceNumber": str(len(records)), "ApproximateCreationDateTime": 1.0}
+        images = {name: image for name, image in (("OldImage", before), ("NewImage", after)) if image}
+        records.append({"eventID": str(len(records)), "dynamodb": change | images})
+
+    account_client._tables.seen = note
+    monkeypatch.setattr(relay, "stream_pages", lambda *_: iter([records]))
     application.queue.put("secret", task_id="a")
     (held,) = application.queue.claim()
     application.queue.complete(held)

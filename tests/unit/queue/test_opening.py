@@ -59,13 +59,13 @@ def test_ids_are_unique_within_a_queue_of_a_database(url: str) -> None:
         queue.close()
 
 
-def test_on_dynamodb(moto_client: DynamoDBClient) -> None:
-    queue = Queue.dynamodb("Jobs", moto_client, name="mail")
+def test_on_dynamodb(account_client: DynamoDBClient) -> None:
+    queue = Queue.dynamodb("Jobs", account_client, name="mail")
     queue.create_table()
     queue.put("work", task_id="a")
-    keys = [item["taskId"]["S"] for item in moto_client.scan(TableName="Jobs")["Items"]]
+    keys = [item["taskId"]["S"] for item in account_client.scan(TableName="Jobs")["Items"]]
     assert "freshq:mail#a" in keys
-    assert Queue.dynamodb("Jobs", moto_client).get("a") is None
+    assert Queue.dynamodb("Jobs", account_client).get("a") is None
     assert ids(queue.claim()) == ["a"]
 
 

@@ -73,12 +73,12 @@ def described(client: DynamoDBClient) -> dict[str, Any]:
 
 
 def test_every_type_and_kind_of_index_becomes_what_it_says(
-    moto_client: DynamoDBClient, written: Callable[..., str]
+    account_client: DynamoDBClient, written: Callable[..., str]
 ) -> None:
     answer = run(app, ["table", "create", written()])
     assert answer.exit_code == 0, answer.output
     assert "not created by this command: 1 lambdas" in answer.output
-    table = described(moto_client)
+    table = described(account_client)
     types = {entry["AttributeName"]: entry["AttributeType"] for entry in table["AttributeDefinitions"]}
     assert types == {"id": "S", "at": "N", "queued": "N", "stamp": "B"}
     assert table["ProvisionedThroughput"]["ReadCapacityUnits"] == 100
@@ -91,16 +91,16 @@ def test_every_type_and_kind_of_index_becomes_what_it_says(
 
 
 def test_a_dry_run_prints_the_plan_and_changes_nothing(
-    moto_client: DynamoDBClient, written: Callable[..., str]
+    account_client: DynamoDBClient, written: Callable[..., str]
 ) -> None:
     answer = run(app, ["table", "create", written(), "--dry-run"])
     assert answer.exit_code == 0
     assert "create table shipment-demo (provisioned)" in answer.output
-    assert moto_client.list_tables()["TableNames"] == []
+    assert account_client.list_tables()["TableNames"] == []
 
 
 def test_applied_again_it_adds_what_is_new_and_keeps_the_rest(
-    moto_client: DynamoDBClient, written: Callable[..., str]
+    account_client: DynamoDBClient, written: Callable[..., str]
 ) -> None:
     run(app, ["table", "create", written()])
     again = run(app, ["table", "create", written()])
@@ -114,7 +114,7 @@ def test_applied_again_it_adds_what_is_new_and_keeps_the_rest(
     assert answer.exit_code == 0, answer.output
     assert "add index second-index" in answer.output
     assert "kept, not described: index queued-index" in answer.output
-    table = described(moto_client)
+    table = described(account_client)
     assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
     assert {index["IndexName"] for index in table["GlobalSecondaryIndexes"]} == {
         "queued-index",
@@ -166,13 +166,13 @@ def test_a_table_on_dynamodb_local(
     ],
 )
 def test_an_error_names_the_path_and_nothing_is_made(
-    moto_client: DynamoDBClient, written: Callable[..., str], change: Any, problem: str
+    account_client: DynamoDBClient, written: Callable[..., str], change: Any, problem: str
 ) -> None:
     answer = run(app, ["table", "create", written(change)])
     assert answer.exit_code == 2
     assert problem in answer.output
     assert len(answer.output.strip().splitlines()) == 1
-    assert moto_client.list_tables()["TableNames"] == []
+    assert account_client.list_tables()["TableNames"] == []
 
 
 @pytest.mark.parametrize(
@@ -188,15 +188,15 @@ def test_an_error_names_the_path_and_nothing_is_made(
     ],
 )
 def test_what_cannot_change_is_refused_before_anything_is_changed(
-    moto_client: DynamoDBClient, written: Callable[..., str], change: Any, problem: str
+    account_client: DynamoDBClient, written: Callable[..., str], change: Any, problem: str
 ) -> None:
     run(app, ["table", "create", written()])
-    before = described(moto_client)
+    before = described(account_client)
     answer = run(app, ["table", "create", written(change)])
     assert answer.exit_code == 2
     assert answer.output.startswith("freshq: tables.0")
     assert re.search(problem, answer.output)
-    assert described(moto_client) == before
+    assert described(account_client) == before
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -231,38 +231,38 @@ def test_on_demand_has_no_capacities(written: Callable[..., str], tmp_path: Path
 
 class TestAttach:
     @pytest.fixture(autouse=True)
-    def _table(self, moto_client: DynamoDBClient) -> None:
-        moto_client.create_table(
+    def _table(self, account_client: DynamoDBClient) -> None:
+        account_client.create_table(
             TableName="Shipments",
             AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
             KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
             BillingMode="PAY_PER_REQUEST",
         )
-        moto_client.put_item(TableName="Shipments", Item={"id": {"S": "A"}})
+        account_client.put_item(TableName="Shipments", Item={"id": {"S": "A"}})
 
-    def test_attach_and_queue(self, moto_client: DynamoDBClient) -> None:
+    def test_attach_and_queue(self, account_client: DynamoDBClient) -> None:
         dry = run(app, [*ATTACH, "--order", "fifo", "--dry-run"])
         assert dry.exit_code == 0
         assert "to add: index freshq-due-index" in dry.output
         assert "about 5.25 write units" in dry.output
-        assert not moto_client.describe_table(TableName="Shipments")["Table"].get("GlobalSecondaryIndexes")
+        assert not account_client.describe_table(TableName="Shipments")["Table"].get("GlobalSecondaryIndexes")
         answer = run(app, [*ATTACH, "--order", "fifo"])
         assert answer.exit_code == 0, answer.output
         again = run(app, ATTACH)
         assert "exists: index freshq-due-index" in again.output
-        queue = Queue.dynamodb("Shipments", moto_client, attach=True, key="id")
+        queue = Queue.dynamodb("Shipments", account_client, attach=True, key="id")
         queue.put(task_id="A")
         assert queue.claim()[0].task.payload == {"id": "A"}
 
-    def test_by_an_attribute(self, moto_client: DynamoDBClient) -> None:
+    def test_by_an_attribute(self, account_client: DynamoDBClient) -> None:
         by_price = [*ATTACH, "--order-by", "price", "--order", "descending"]
         answer = run(app, by_price)
         assert answer.exit_code == 0, answer.output
         assert "to write: the attach record (by price, descending, 1 shards)" in answer.output
         prices = {"B": "12", "C": "3", "D": "100"}
         for name, price in prices.items():
-            moto_client.put_item(TableName="Shipments", Item={"id": {"S": name}, "price": {"N": price}})
-        queue = Queue.dynamodb("Shipments", moto_client, attach=True, key="id")
+            account_client.put_item(TableName="Shipments", Item={"id": {"S": name}, "price": {"N": price}})
+        queue = Queue.dynamodb("Shipments", account_client, attach=True, key="id")
         queue.put_many({"task_id": name} for name in prices)
         assert [claim.task.task_id for claim in queue.claim(limit=3)] == ["D", "B", "C"]
         with pytest.raises(IllegalTransition):
@@ -290,31 +290,31 @@ class TestAttach:
         assert answer.exit_code == 2
         assert problem in answer.output
 
-    def test_with_a_stream(self, moto_client: DynamoDBClient) -> None:
+    def test_with_a_stream(self, account_client: DynamoDBClient) -> None:
         arguments = [*ATTACH, "--stream"]
         dry = run(app, [*arguments, "--dry-run"])
         assert "to enable: the change stream" in dry.output
-        assert "LatestStreamArn" not in moto_client.describe_table(TableName="Shipments")["Table"]
+        assert "LatestStreamArn" not in account_client.describe_table(TableName="Shipments")["Table"]
         answer = run(app, arguments)
         assert answer.exit_code == 0, answer.output
-        arn = moto_client.describe_table(TableName="Shipments")["Table"]["LatestStreamArn"]
+        arn = account_client.describe_table(TableName="Shipments")["Table"]["LatestStreamArn"]
         assert f"Stream: {arn}" in answer.output
         again = run(app, arguments)
         assert f"exists: the stream {arn}" in again.output
         assert again.exit_code == 0
 
-    def test_a_stream_of_another_view_stays(self, moto_client: DynamoDBClient) -> None:
+    def test_a_stream_of_another_view_stays(self, account_client: DynamoDBClient) -> None:
         keys_only: Any = {"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"}
-        moto_client.update_table(TableName="Shipments", StreamSpecification=keys_only)
+        account_client.update_table(TableName="Shipments", StreamSpecification=keys_only)
         answer = run(app, [*ATTACH, "--stream"])
         assert (answer.exit_code, len(answer.output.strip().splitlines())) == (2, 1)
         assert "stream: table 'Shipments' has one with the view KEYS_ONLY" in answer.output
-        table = moto_client.describe_table(TableName="Shipments")["Table"]
+        table = account_client.describe_table(TableName="Shipments")["Table"]
         assert table["StreamSpecification"] == keys_only
         assert not table.get("GlobalSecondaryIndexes")
 
-    def test_the_plan_says_how_ids_are_written(self, moto_client: DynamoDBClient) -> None:
-        moto_client.create_table(
+    def test_the_plan_says_how_ids_are_written(self, account_client: DynamoDBClient) -> None:
+        account_client.create_table(
             TableName="Orders",
             AttributeDefinitions=[
                 {"AttributeName": "customer", "AttributeType": "N"},
