@@ -65,28 +65,54 @@ class ServerTime:
         self._ahead: tuple[float, float] | None = None
         self._as_of = 0.0
         self._wall_ahead = 0.0
+        # What to add to the machine's time; 0 unless it is wrong.
+        self._correction = 0.0
         self._check_at = float("-inf")
-        self._is_wrong = False
 
     def sending(self, **_event: Any) -> None:
         """Note when a request is sent."""
         self._sent.at = self._steady()
 
     def received(self, response_dict: dict[str, Any] | None, **_event: Any) -> None:
-        """Note the Date header of an answer."""
+        """Compare the machine's clock with the Date header of an answer."""
         sent, self._sent.at = getattr(self._sent, "at", None), None
         if sent is None or response_dict is None:
             return
         if (server := _seconds_of(response_dict["headers"].get("Date"))) is None:
             return
-        steady, wall = self._steady(), self._wall()
-        found = (server - steady, server + DATE_RESOLUTION_SECONDS + DATE_LAG_SECONDS - sent)
         with self._lock:
-            if (known := self._known(steady, wall)) is not None:
-                both = (max(found[0], known[0]), min(found[1], known[1]))
+            steady, wall = self._steady(), self._wall()
+            least, most = server - steady, server + DATE_RESOLUTION_SECONDS + DATE_LAG_SECONDS - sent
+            if self._ahead is not None and abs(wall - steady - self._wall_ahead) <= JUMP_SECONDS:
+                drift = MAX_DRIFT * (steady - self._as_of)
+                both = (max(least, self._ahead[0] - drift), min(most, self._ahead[1] + drift))
                 # If no time fits both, a clock was set: the newer answer counts.
-                found = both if both[0] <= both[1] else found
-            self._ahead, self._as_of, self._wall_ahead = found, steady, wall - steady
+                least, most = both if both[0] <= both[1] else (least, most)
+            self._ahead, self._as_of, self._wall_ahead = (least, most), steady, wall - steady
+            self._correct(least - self._wall_ahead, most - self._wall_ahead)
+
+    def _correct(self, least: float, most: float) -> None:
+        """Correct the machine's clock if the server's is certainly ahead of it, or behind.
+
+        Args:
+            least: How far ahead it is at least, in seconds.
+            most: How far ahead it is at most, in seconds.
+        """
+        was_right = self._correction == 0
+        width = most - least + 2 * SPREAD_SECONDS
+        margin = SPREAD_SECONDS - (0.0 if was_right else INNER_PART * width)
+        if least - margin <= 0 <= most + margin:
+            self._correction = 0.0
+            return
+        # With answers at many parts of a second, the lower bound comes close to the true time.
+        self._correction = least + max(0.0, most - DATE_LAG_SECONDS - least) / 2
+        if was_right:
+            logger.warning(
+                "the clock of this process is about %.1f s %s the store's; the store's time is used instead. "
+                "Synchronize the clock",
+                abs(self._correction),
+                "behind" if self._correction > 0 else "ahead of",
+            )
 
     def now(self, ask: Callable[[], object]) -> float:
         """Return the time in seconds since the epoch: the machine's, unless it is certainly wrong.
@@ -94,62 +120,29 @@ class ServerTime:
         Without Date headers in the answers it is never certain.
 
         Args:
-            ask: Makes a call, if the time is not known.
+            ask: Makes a call, if the server's time is not known.
 
         Raises:
-            StoreError: If the time is not known and the call fails.
+            StoreError: If the server's time is not known and the call fails.
         """
+        has_asked = False
+        failure: StoreError | None = None
         while True:
             with self._lock:
                 steady, wall = self._steady(), self._wall()
-                ahead = self._known(steady, wall)
-            if ahead is not None:
-                least, most = ahead[0] + steady, ahead[1] + self._steady()
-                width = most - least + 2 * SPREAD_SECONDS
-                margin = SPREAD_SECONDS - (INNER_PART * width if self._is_wrong else 0.0)
-                if not least - margin <= wall <= most + margin:
-                    return self._corrected(wall, least, most)
-                self._is_wrong = False
-                return wall
+                if self._ahead is not None and abs(wall - steady - self._wall_ahead) <= JUMP_SECONDS:
+                    return wall + self._correction
+            if failure is not None:
+                raise failure
+            if has_asked:  # answers have no Date header
+                self._check_at = steady + CHECK_INTERVAL_SECONDS
             if steady < self._check_at:
                 return wall
-            self._learn(ask)
-
-    def _corrected(self, wall: float, least: float, most: float) -> float:
-        """Return the best estimate between two times, instead of a wrong one; say so the first time."""
-        # With answers at many parts of a second, the lower bound comes close to the true time.
-        likely = least + max(0.0, most - DATE_LAG_SECONDS - least) / 2
-        if not self._is_wrong:
-            logger.warning(
-                "the clock of this process is about %.1f s %s the store's; the store's time is used instead. "
-                "Synchronize the clock",
-                abs(wall - likely),
-                "ahead of" if wall > likely else "behind",
-            )
-        self._is_wrong = True
-        return likely
-
-    def _learn(self, ask: Callable[[], object]) -> None:
-        """Make a call that shows the time; if its answer has no Date header, do not ask again for a while."""
-        failure: StoreError | None = None
-        try:
-            ask()
-        except StoreError as error:
-            failure = error  # error responses have a Date header also
-        with self._lock:
-            steady = self._steady()
-            known = self._known(steady, self._wall())
-        if known is None and failure is not None:
-            raise failure
-        if known is None:
-            self._check_at = steady + CHECK_INTERVAL_SECONDS
-
-    def _known(self, steady: float, wall: float) -> tuple[float, float] | None:
-        """Return how far the server's clock is ahead of the steady one; None if it is no longer known."""
-        if self._ahead is None or abs(wall - steady - self._wall_ahead) > JUMP_SECONDS:
-            return None
-        drift = MAX_DRIFT * (steady - self._as_of)
-        return self._ahead[0] - drift, self._ahead[1] + drift
+            has_asked = True
+            try:
+                ask()
+            except StoreError as error:
+                failure = error  # error responses have a Date header also
 
 
 @lru_cache(maxsize=8)
