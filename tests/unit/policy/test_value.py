@@ -1,7 +1,6 @@
 """The plan of the order by value, the classes of values, and what is learned of the service."""
 
 import math
-from dataclasses import replace
 from itertools import permutations
 from random import Random
 from typing import NamedTuple
@@ -59,7 +58,7 @@ class Waiting(NamedTuple):
 def ranked(*tasks: tuple[float, float | None], decays: bool = False) -> list[Ranked[Waiting]]:
     """Return tasks by value and time left, as a plan takes them; their ids are their numbers."""
     found = [
-        Ranked(Waiting(str(number), 0, left), value, math.inf if left is None else left, decays=decays)
+        Ranked.of(Waiting(str(number), 0, left), value, LineTimes(), 0, decays=decays)
         for number, (value, left) in enumerate(tasks)
     ]
     return sorted(found, key=lambda each: each.rank)
@@ -67,7 +66,7 @@ def ranked(*tasks: tuple[float, float | None], decays: bool = False) -> list[Ran
 
 def planned(tasks: list[Ranked[Waiting]], service: Service) -> list[Waiting]:
     """Return the plan of tasks that all take equally long."""
-    timed = [replace(each, times=service.times) for each in tasks]
+    timed = [each._replace(times=service.times) for each in tasks]
     return plan(timed, service.slots, service.safe_seconds)
 
 
@@ -141,22 +140,22 @@ class TestPlan:
         assert ids(planned(ranked((9, None), (1, 2), (5, None)), Service(1, 1))) == "102"
 
     def test_what_decays_goes_at_once_unless_a_dearer_task_would_be_late(self) -> None:
-        decaying = Ranked(Waiting("d", 0, 9), 3, 9, decays=True)
+        decaying = Ranked.of(Waiting("d", 0, 9), 3, LineTimes(), 0, decays=True)
         for left, first in ((2, "d"), (1.9, "0")):
             dear = ranked((9, left))[0]
             assert ids(planned([dear, decaying], Service(1, 1))) == first
-        late = Ranked(Waiting("late", 0, 0.5), 3, 0.5, decays=True)
+        late = Ranked.of(Waiting("late", 0, 0.5), 3, LineTimes(), 0, decays=True)
         assert ids(planned([*ranked((9, 5)), late], Service(0.4, 1))) == "0"
 
     def test_the_dearest_second_comes_first_not_the_dearest_task(self) -> None:
-        long = replace(ranked((10, 10))[0], times=LineTimes(10, 10, 10))
-        short = replace(ranked((4, 10))[0], head=Waiting("short", 0, 10), times=LineTimes(1, 1, 1))
+        long = Ranked.of(Waiting("0", 0, 10), 10, LineTimes(10, 10, 10), 0, decays=False)
+        short = Ranked.of(Waiting("short", 0, 10), 4, LineTimes(1, 1, 1), 0, decays=False)
         assert ids(plan(sorted([long, short], key=lambda each: each.rank), 1, 1)) == "short"
 
     def test_a_long_task_goes_first_only_if_the_dear_ones_can_wait_for_it(self) -> None:
-        long = replace(ranked((10, 10))[0], times=LineTimes(10, 10, 10))
+        long = Ranked.of(Waiting("0", 0, 10), 10, LineTimes(10, 10, 10), 0, decays=False)
         for left, first in ((11, "0short"), (10.9, "short")):
-            short = replace(ranked((4, left))[0], head=Waiting("short", 0, left), times=LineTimes(1, 1, 1))
+            short = Ranked.of(Waiting("short", 0, left), 4, LineTimes(1, 1, 1), 0, decays=False)
             assert ids(plan([short, long], 1, 1)) == first
 
     def test_a_plan_is_bounded(self) -> None:
@@ -240,8 +239,8 @@ class TestTurns:
             assert ValueClass.of_code(head.task_id[:4]).decay is first
 
     def test_a_decay_without_a_deadline_never_begins(self) -> None:
-        of = Ranked.of(Waiting("a", 0, None), class_of(8, Decay.LINEAR), LineTimes(), 5)
-        assert (of.worth, of.left_seconds, of.decays) == (8, math.inf, False)
+        of = Ranked.of(Waiting("a", 0, None), 8, LineTimes(), 5, decays=True)
+        assert (of.rank, of.left_seconds, of.decays) == ((-8, -math.inf), math.inf, False)
 
     def test_the_earliest_deadline_that_can_be_met_comes_first(self) -> None:
         lines = [

@@ -17,7 +17,6 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
-from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -241,79 +240,105 @@ class _Schedule:
         return len(self._left)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked(Generic[HeadT]):
+class Ranked(NamedTuple, Generic[HeadT]):
     """A waiting task with what a plan needs to know of it.
 
     Attributes:
         head: The task.
-        worth: The value of its class that is left now.
         left_seconds: Time until its deadline.
         decays: Whether its value falls while it waits, so that it cannot wait at no loss.
         times: How long its service takes.
+        rank: Sorts the highest value per second of service first; among equals the latest deadline.
     """
 
     head: HeadT
-    worth: float
     left_seconds: float
     decays: bool
-    times: LineTimes = UNKNOWN
+    times: LineTimes
+    rank: tuple[float, float]
 
     @classmethod
-    def of(cls, head: HeadT, of_class: ValueClass, times: LineTimes, now: float) -> Self:
-        """Return a task at a time in seconds, given its class and the service times of its line."""
-        deadline = math.inf if head.deadline is None else head.deadline
-        decays = of_class.decay is Decay.LINEAR and head.deadline is not None
-        worth = of_class.value
-        if decays:
-            worth = value_at(now, worth, head.created, deadline, decays=True)
-        return cls(head, worth, deadline - now, decays, times)
+    def of(cls, head: HeadT, value: float, times: LineTimes, now: float, *, decays: bool) -> Self:
+        """Return a task at a time.
 
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Sorts the highest value per second of service first; among equals the latest deadline."""
-        return -self.worth / (self.times.mean_seconds or 1.0), -self.left_seconds
+        Args:
+            head: The task.
+            value: The value of its class.
+            times: The service times of its line.
+            now: The time in seconds.
+            decays: Whether the value of its class decays; without a deadline it does not.
+        """
+        deadline = head.deadline
+        if deadline is None:
+            left_seconds, decays = math.inf, False
+        else:
+            left_seconds = deadline - now
+            if decays:
+                value = value_at(now, value, head.created, deadline, decays=True)
+        rank = -value / (times.mean_seconds or 1.0), -left_seconds
+        return cls(head, left_seconds, decays, times, rank)
 
 
 def plan(ranked: Iterable[Ranked[HeadT]], slots: int, shortest_seconds: float = math.inf) -> list[HeadT]:
     """Return the tasks to serve next, in order; at least one if there is any.
+
+    A task that dearer tasks leave too little time is passed over.
 
     Args:
         ranked: Waiting tasks by `Ranked.rank`; read as far as needed.
         slots: How many tasks are served at the same time.
         shortest_seconds: The least of their `safe_seconds`.
     """
-    remaining = iter(ranked)
-    if (first := next(remaining, None)) is None:
-        return []
-    safe = _Schedule(slots)
+    first: HeadT | None = None
+    safe, possible = _Schedule(slots), _Possible(slots)
     chosen: list[Ranked[HeadT]] = []
-    for each in _possible(chain([first], remaining), slots):
+    for each in ranked:
+        first = each.head if first is None else first
+        if not possible.may_be_done(each):
+            continue
         safe_seconds = each.times.safe_seconds
-        # A task that decays goes first, so all others must fit behind it.
-        place_seconds = min(each.left_seconds, safe_seconds) if each.decays else each.left_seconds
-        if not safe.add(place_seconds, safe_seconds):
-            return _by_deadline(chosen) or [each.head]
-        if each.decays:
-            return [each.head]
+        if not possible.follows_from_safe(each) or not safe.add(each.left_seconds, safe_seconds):
+            if not possible.add(each, chosen):
+                continue
+            # A task that decays goes first, so all others must fit behind it.
+            place_seconds = min(each.left_seconds, safe_seconds) if each.decays else each.left_seconds
+            if not safe.add(place_seconds, safe_seconds):
+                return _by_deadline(chosen) or [each.head]
+            if each.decays:
+                return [each.head]
         chosen.append(each)
         if len(chosen) == MAX_PLANNED or not safe.can_wait(shortest_seconds):
             break
-    return _by_deadline(chosen) or [first.head]
+    return _by_deadline(chosen) or ([] if first is None else [first])
 
 
-def _possible(ranked: Iterable[Ranked[HeadT]], slots: int) -> Iterator[Ranked[HeadT]]:
-    """Yield the tasks that may be done in time beside those before them.
+class _Possible:
+    """The chosen tasks by their average times: another one may be done beside them, or must be passed over.
 
-    A task whose own deadline is near stays, because its service may be short. A task that dearer tasks leave
-    too little time is passed over.
+    Its schedule is made once it is needed. Until then every chosen task was done in time by its safe time,
+    and so by its average time, which is shorter.
     """
-    possible = _Schedule(slots)
-    for each in ranked:
-        mean_seconds, _safe_seconds, least_seconds = each.times
-        may_be_done = each.left_seconds * (1 + TOLERANCE) >= least_seconds
-        if may_be_done and (possible.add(each.left_seconds, mean_seconds) or not len(possible)):
-            yield each
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._schedule: _Schedule | None = None
+
+    def may_be_done(self, task: Ranked[Any]) -> bool:
+        """Return whether a task may be done alone. If its deadline is near, its service may be short."""
+        return task.left_seconds * (1 + TOLERANCE) >= task.times.least_seconds
+
+    def follows_from_safe(self, task: Ranked[Any]) -> bool:
+        """Return whether a task that is done in time by its safe time is so by its average time."""
+        mean_seconds, safe_seconds, _least_seconds = task.times
+        return self._schedule is None and not task.decays and mean_seconds <= safe_seconds
+
+    def add(self, task: Ranked[Any], chosen: Iterable[Ranked[Any]]) -> bool:
+        """Add a task to those that were chosen before; return whether it may be done beside them."""
+        if self._schedule is None:
+            self._schedule = _Schedule(self._slots)
+            for each in chosen:
+                self._schedule.add(each.left_seconds, each.times.mean_seconds)
+        return self._schedule.add(task.left_seconds, task.times.mean_seconds) or not len(self._schedule)
 
 
 def _by_deadline(tasks: Iterable[Ranked[HeadT]]) -> list[HeadT]:
@@ -390,7 +415,8 @@ class ValuePlan(Generic[HeadT]):
     def _tasks_of(self, line: ClassLine[HeadT]) -> list[Ranked[HeadT]]:
         """Return the tasks of a line by rank; read them at first."""
         if line.tasks is None:
-            found = (Ranked.of(head, line.of_class, line.times, self._now) for head in line.read())
+            value, decays = line.of_class.value, line.of_class.decay is Decay.LINEAR
+            found = (Ranked.of(head, value, line.times, self._now, decays=decays) for head in line.read())
             line.tasks = sorted(found, key=attrgetter("rank"))
         return line.tasks
 
@@ -416,7 +442,9 @@ class DeadlinePlan(Generic[HeadT]):
     def turns(self) -> Iterator[list[HeadT]]:
         """Yield the tasks to serve, as many at a time as there are slots, until none is left."""
         ranked = [
-            Ranked.of(head, ANY_CLASS, line.times, self._now) for line in self._lines for head in line.read()
+            Ranked.of(head, DEFAULT_VALUE, line.times, self._now, decays=False)
+            for line in self._lines
+            for head in line.read()
         ]
         ranked.sort(key=lambda each: (each.left_seconds < each.times.mean_seconds, each.left_seconds))
         for start in range(0, len(ranked), self._slots):
