@@ -17,6 +17,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -289,60 +290,80 @@ def plan(ranked: Iterable[Ranked[HeadT]], slots: int, shortest_seconds: float = 
         slots: How many tasks are served at the same time.
         shortest_seconds: The least of their `safe_seconds`.
     """
-    first: HeadT | None = None
-    safe, possible = _Schedule(slots), _Possible(slots)
-    chosen: list[Ranked[HeadT]] = []
-    for each in ranked:
-        first = each.head if first is None else first
-        if not possible.may_be_done(each):
-            continue
-        safe_seconds = each.times.safe_seconds
-        if not possible.follows_from_safe(each) or not safe.add(each.left_seconds, safe_seconds):
-            if not possible.add(each, chosen):
+    remaining = iter(ranked)
+    if (first := next(remaining, None)) is None:
+        return []
+    chosen = _Chosen[HeadT](slots, shortest_seconds)
+    for each in chain([first], remaining):
+        if not chosen.add_safe(each):
+            if not chosen.may_be_done(each):
                 continue
-            # A task that decays goes first, so all others must fit behind it.
-            place_seconds = min(each.left_seconds, safe_seconds) if each.decays else each.left_seconds
-            if not safe.add(place_seconds, safe_seconds):
-                return _by_deadline(chosen) or [each.head]
+            if not chosen.fits(each):
+                return chosen.by_deadline() or [each.head]
             if each.decays:
                 return [each.head]
-        chosen.append(each)
-        if len(chosen) == MAX_PLANNED or not safe.can_wait(shortest_seconds):
+            chosen.add(each)
+        if chosen.is_full:
             break
-    return _by_deadline(chosen) or ([] if first is None else [first])
+    return chosen.by_deadline() or [first.head]
 
 
-class _Possible:
-    """The chosen tasks by their average times: another one may be done beside them, or must be passed over.
+class _Chosen(Generic[HeadT]):
+    """Tasks that are all done in time, each by its safe time.
 
-    Its schedule is made once it is needed. Until then every chosen task was done in time by its safe time,
-    and so by its average time, which is shorter.
+    The schedule by their average times says which other tasks may be done beside them. It is made once it is
+    needed: until then all of them are done in time by their safe times, and so by their average times, which
+    are shorter.
     """
 
-    def __init__(self, slots: int) -> None:
-        self._slots = slots
-        self._schedule: _Schedule | None = None
+    def __init__(self, slots: int, shortest_seconds: float) -> None:
+        """Choose nothing yet; the arguments are those of `plan`."""
+        self._slots, self._shortest_seconds = slots, shortest_seconds
+        self._tasks: list[Ranked[HeadT]] = []
+        self._safe = _Schedule(slots)
+        self._by_mean: _Schedule | None = None
 
-    def may_be_done(self, task: Ranked[Any]) -> bool:
-        """Return whether a task may be done alone. If its deadline is near, its service may be short."""
-        return task.left_seconds * (1 + TOLERANCE) >= task.times.least_seconds
+    def add_safe(self, task: Ranked[HeadT]) -> bool:
+        """Add a task that is done in time by its safe time, if its average time need not be looked at."""
+        mean_seconds, safe_seconds, least_seconds = task.times
+        if self._by_mean is not None or task.decays or not least_seconds <= mean_seconds <= safe_seconds:
+            return False
+        if not self._safe.add(task.left_seconds, safe_seconds):
+            return False
+        self._tasks.append(task)
+        return True
 
-    def follows_from_safe(self, task: Ranked[Any]) -> bool:
-        """Return whether a task that is done in time by its safe time is so by its average time."""
-        mean_seconds, safe_seconds, _least_seconds = task.times
-        return self._schedule is None and not task.decays and mean_seconds <= safe_seconds
+    def may_be_done(self, task: Ranked[HeadT]) -> bool:
+        """Return whether a task may be done in time beside the others, and count on that.
 
-    def add(self, task: Ranked[Any], chosen: Iterable[Ranked[Any]]) -> bool:
-        """Add a task to those that were chosen before; return whether it may be done beside them."""
-        if self._schedule is None:
-            self._schedule = _Schedule(self._slots)
-            for each in chosen:
-                self._schedule.add(each.left_seconds, each.times.mean_seconds)
-        return self._schedule.add(task.left_seconds, task.times.mean_seconds) or not len(self._schedule)
+        A task whose own deadline is near stays, because its service may be short.
+        """
+        if task.left_seconds * (1 + TOLERANCE) < task.times.least_seconds:
+            return False
+        if self._by_mean is None:
+            self._by_mean = _Schedule(self._slots)
+            for each in self._tasks:
+                self._by_mean.add(each.left_seconds, each.times.mean_seconds)
+        return self._by_mean.add(task.left_seconds, task.times.mean_seconds) or not len(self._by_mean)
 
+    def fits(self, task: Ranked[HeadT]) -> bool:
+        """Return whether a task is done in time by its safe time, and count on that."""
+        seconds = task.times.safe_seconds
+        # A task that decays goes first, so all others must fit behind it.
+        return self._safe.add(min(task.left_seconds, seconds) if task.decays else task.left_seconds, seconds)
 
-def _by_deadline(tasks: Iterable[Ranked[HeadT]]) -> list[HeadT]:
-    return [each.head for each in sorted(tasks, key=attrgetter("left_seconds"))]
+    def add(self, task: Ranked[HeadT]) -> None:
+        """Add a task that fits."""
+        self._tasks.append(task)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further task can be chosen."""
+        return len(self._tasks) == MAX_PLANNED or not self._safe.can_wait(self._shortest_seconds)
+
+    def by_deadline(self) -> list[HeadT]:
+        """Return the tasks, the nearest deadline first."""
+        return [each.head for each in sorted(self._tasks, key=attrgetter("left_seconds"))]
 
 
 @dataclass(slots=True)
