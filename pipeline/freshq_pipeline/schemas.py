@@ -55,7 +55,7 @@ EVENT: Final[dict[str, str]] = {
 LANDED: Final = (
     "schema_version int, event_id string, sequence string, change string, stream_ms double, "
     "ttl_removal boolean, task_id string, queue string, status string, group string, kind string, "
-    "parent string, root string, value double, decay string, "
+    "parent string, root string, value double, decay string, cost double, "
     "shed_reason string, updated_ms double, created_ms double, put_ms double, deadline_ms double, "
     "lease_until_ms double, not_before_ms double, priority int, attempts int, lease string, worker string, "
     "expires_s bigint, _broken string"

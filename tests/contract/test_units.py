@@ -108,6 +108,8 @@ def test_what_a_run_took_replaces_its_cost(
     if took is not None:
         claim.task.set_cost(took)
     getattr(queue, how)(claim)
+    kept = 1000 if took is None or how == "retry" else took
+    assert known(other, claim.task.task_id).cost == kept
     assert units_left(other) == pytest.approx(left)
 
 
@@ -208,3 +210,69 @@ def test_threads_of_several_processes_never_take_more_than_there_is(store: Store
     for thread in threads:
         thread.join()
     assert taken == [100] * 10
+
+
+KINDS = GroupRules(kinds={"embed": GroupRule(units_per_second=100, burst_units=1000)})
+
+
+def put_kinds(queue: Queue, *kinds: str | None, cost: float = 400) -> None:
+    groups = ("a", "b", None)
+    queue.put_many(
+        [{"payload": n, "kind": kind, "group": groups[n % 3], "cost": cost} for n, kind in enumerate(kinds)]
+    )
+
+
+def test_units_of_a_kind_count_for_every_process_and_group(store: StoreUnderTest) -> None:
+    queue, other = queues(store, KINDS)
+    put_kinds(queue, *["embed"] * 6)
+    assert started(queue) == [400] * 3
+    assert started(other) == []
+    store.clock.advance(1.9)
+    assert started(other) == []
+    store.clock.advance(0.7)  # it waits until a twentieth of the burst is there
+    assert started(other) == [400]
+    store.clock.advance(12)
+    assert started(queue) == [400, 400]
+
+
+def test_claims_look_past_tasks_of_a_kind_without_room(store: StoreUnderTest) -> None:
+    queue, other = queues(store, KINDS)
+    put_kinds(queue, "mail", None, *["embed"] * 40, cost=5000)  # the newest one is first
+    kinds = Counter(claim.task.kind for _ in range(20) for claim in other.claim(4))
+    assert kinds == {"embed": 1, "mail": 1, None: 1}
+
+
+def test_a_kind_has_a_rate_of_starts(store: StoreUnderTest) -> None:
+    queue, other = queues(store, GroupRules(kinds={"embed": GroupRule(rate_per_second=2)}))
+    put_kinds(queue, *["embed"] * 4)
+    assert len(queue.claim(9)) == 2
+    assert len(other.claim(9)) == 0
+    store.clock.advance(1.6)
+    assert len(other.claim(9)) == 2
+
+
+def test_what_a_run_took_corrects_its_kind(store: StoreUnderTest) -> None:
+    queue, other = queues(store, KINDS)
+    put_kinds(queue, "embed", cost=1000)
+    (claim,) = queue.claim(9)
+    claim.task.set_cost(300)
+    queue.complete(claim)
+    put_kinds(other, *["embed"] * 9, cost=350)
+    assert started(other) == [350] * 2
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_groups_share_units_instead_of_time(store: StoreUnderTest, corrected: bool) -> None:
+    (queue,) = queues(store, GroupRules(share="units", of={"cheap": GroupRule(weight=2)}), number=1)
+    estimate = None if corrected else 10
+    queue.put_many({"payload": n, "group": "dear", "cost": estimate} for n in range(30))
+    queue.put_many({"payload": n, "group": "cheap"} for n in range(90))
+    taken = Counter[str]()
+    for _ in range(60):
+        for claim in queue.claim(1):
+            dear = claim.task.group == "dear"
+            taken[str(claim.task.group)] += 10 if dear else 1
+            store.clock.advance(0.01 if dear else 1)  # by time it would be the other way round
+            claim.task.set_cost(10 if dear else 1)
+            queue.complete(claim)
+    assert 1.4 < taken["cheap"] / taken["dear"] < 2.6

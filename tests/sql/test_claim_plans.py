@@ -92,6 +92,7 @@ VALUES: Final = {
     "created_before_us": FAR_US,
     "deadline_after_us": 0,
     "looked": 65,
+    "of_full_kinds": ["full"],
     "at_most": 1,
     "now_us": 1,
     "token": "worker:token",

@@ -290,6 +290,17 @@ class TestSwitch:
         put = [("dear", 2.000001, "linear"), ("plain", None, None), ("largest", 1e12, None)]
         assert sorted(found, key=str) == sorted(2 * put, key=str)
 
+    def test_events_have_the_cost_of_tasks_and_of_their_runs(self, queue: Queue, kept: SqlStore) -> None:
+        queue.put("x", task_id="plain")
+        queue.put("x", task_id="dear", cost=700.5)
+        for claim in queue.claim(2):
+            claim.task.set_cost(512.25)
+            queue.complete(claim)
+        costs: dict[str, list[float | None]] = {"dear": [], "plain": []}
+        for event in pulled(kept):
+            costs[event["task_id"]].append(event.get("cost"))
+        assert costs == {"dear": [700.5, 700.5, 512.25], "plain": [None, None, 512.25]}
+
     def test_a_queue_that_should_keep_one_and_does_not_is_refused(
         self, engine: sa.Engine, clock: Clock
     ) -> None:

@@ -88,6 +88,7 @@ CREATE TABLE tasks_history (
   parent_id VARBINARY(1024),
   root_id VARBINARY(1024),
   value_millionths BIGINT,
+  cost_millionths BIGINT,
   decay VARCHAR(8),
   priority SMALLINT NOT NULL,
   attempts INTEGER NOT NULL,
@@ -126,11 +127,11 @@ CREATE TABLE tasks_records (
 CREATE TRIGGER IF NOT EXISTS tasks_history_insert AFTER INSERT ON tasks FOR EACH ROW INSERT INTO tasks_history (queue,
     at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
     task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id,
-    value_millionths, decay, lease_token)
+    value_millionths, decay, cost_millionths, lease_token)
 SELECT NEW.queue, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED), 'INSERT', 0, NEW.task_id, NEW.status,
     NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
     NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.parent_id, NEW.root_id,
-    NEW.value_millionths, NEW.decay, NEW.lease_token FROM tasks_histories kept
+    NEW.value_millionths, NEW.decay, NEW.cost_millionths, NEW.lease_token FROM tasks_histories kept
 WHERE kept.queue = NEW.queue;
 
 -- trigger update
@@ -138,11 +139,11 @@ WHERE kept.queue = NEW.queue;
 CREATE TRIGGER IF NOT EXISTS tasks_history_update AFTER UPDATE ON tasks FOR EACH ROW INSERT INTO tasks_history (queue,
     at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
     task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id,
-    value_millionths, decay, lease_token, claimed_us, claimed_attempts)
+    value_millionths, decay, cost_millionths, lease_token, claimed_us, claimed_attempts)
 SELECT NEW.queue, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED), 'MODIFY', 0, NEW.task_id, NEW.status,
     NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
     NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.parent_id, NEW.root_id,
-    NEW.value_millionths, NEW.decay, NEW.lease_token, CASE WHEN OLD.status = 'PENDING'
+    NEW.value_millionths, NEW.decay, NEW.cost_millionths, NEW.lease_token, CASE WHEN OLD.status = 'PENDING'
 AND NEW.status <> 'TAKEN'
 AND NEW.last_claim_us IS NOT NULL
 AND (OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts) THEN
@@ -159,12 +160,12 @@ AND NEW.request_token <> OLD.request_token;
 CREATE TRIGGER IF NOT EXISTS tasks_history_delete AFTER DELETE ON tasks FOR EACH ROW INSERT INTO tasks_history (queue,
     at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
     task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id,
-    value_millionths, decay, lease_token)
+    value_millionths, decay, cost_millionths, lease_token)
 SELECT OLD.queue, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED), 'REMOVE', CASE WHEN OLD.agenda = 'over'
 AND OLD.due_us <= CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) THEN 1 ELSE 0 END, OLD.task_id, OLD.status,
     OLD.created_us, OLD.updated_us, OLD.deadline_us, OLD.expires, OLD.priority, OLD.task_group, OLD.kind,
     OLD.attempts, OLD.not_before_us, OLD.lease_until_us, OLD.shed_reason, OLD.put_us, OLD.parent_id, OLD.root_id,
-    OLD.value_millionths, OLD.decay, OLD.lease_token FROM tasks_histories kept
+    OLD.value_millionths, OLD.decay, OLD.cost_millionths, OLD.lease_token FROM tasks_histories kept
 WHERE kept.queue = OLD.queue;
 
 -- put: put
@@ -289,9 +290,9 @@ UPDATE tasks
 SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
-    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, cost_millionths=:cost_millionths,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status
@@ -304,9 +305,9 @@ UPDATE tasks
 SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
-    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, cost_millionths=:cost_millionths,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status
@@ -318,9 +319,9 @@ UPDATE tasks
 SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
-    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, cost_millionths=:cost_millionths,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status
@@ -332,9 +333,9 @@ UPDATE tasks
 SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
-    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, cost_millionths=:cost_millionths,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status;
@@ -353,9 +354,9 @@ UPDATE tasks
 SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
-    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, cost_millionths=:cost_millionths,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
 
@@ -395,8 +396,9 @@ AND tasks.status = :of_status;
 -- End one held task; takes the values of `HELD_END`.
 UPDATE tasks
 SET status=:status, updated_us=:updated_us, expires=:expires, request_token=:request_token, lease_token=NULL,
-    lease_until_us=NULL, dead_us=:dead_us, line=NULL, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm,
-    progress_step=:progress_step, error=:error, attempt_record=:attempt_record, result=:result
+    lease_until_us=NULL, dead_us=:dead_us, cost_millionths=:cost_millionths, line=NULL, agenda=:agenda,
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = 'TAKEN'
@@ -939,10 +941,10 @@ WHERE tasks_history.event_id IN (:event_ids);
 SELECT tasks_history.event_id, tasks_history.queue, tasks_history.batch, tasks_history.at_us,
     tasks_history.change_kind, tasks_history.ttl_removal, tasks_history.claimed_us, tasks_history.claimed_attempts,
     tasks_history.task_id, tasks_history.status, tasks_history.task_group, tasks_history.kind,
-    tasks_history.parent_id, tasks_history.root_id, tasks_history.value_millionths, tasks_history.decay,
-    tasks_history.priority, tasks_history.attempts, tasks_history.created_us, tasks_history.updated_us,
-    tasks_history.put_us, tasks_history.deadline_us, tasks_history.not_before_us, tasks_history.lease_until_us,
-    tasks_history.lease_token, tasks_history.shed_reason, tasks_history.expires
+    tasks_history.parent_id, tasks_history.root_id, tasks_history.value_millionths, tasks_history.cost_millionths,
+    tasks_history.decay, tasks_history.priority, tasks_history.attempts, tasks_history.created_us,
+    tasks_history.updated_us, tasks_history.put_us, tasks_history.deadline_us, tasks_history.not_before_us,
+    tasks_history.lease_until_us, tasks_history.lease_token, tasks_history.shed_reason, tasks_history.expires
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue
 AND tasks_history.batch = :of_batch

@@ -88,6 +88,7 @@ CREATE TABLE tasks_history (
   parent_id TEXT COLLATE "C",
   root_id TEXT COLLATE "C",
   value_millionths BIGINT,
+  cost_millionths BIGINT,
   decay VARCHAR(8),
   priority SMALLINT NOT NULL,
   attempts INTEGER NOT NULL,
@@ -125,11 +126,12 @@ CREATE TABLE tasks_records (
 CREATE OR REPLACE FUNCTION public.tasks_history_insert() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
     ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts,
-    not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, value_millionths, decay, lease_token)
+    not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, value_millionths, decay, cost_millionths,
+    lease_token)
 SELECT NEW.queue, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'INSERT', 0, NEW.task_id, NEW.status,
     NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
     NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.parent_id, NEW.root_id,
-    NEW.value_millionths, NEW.decay, NEW.lease_token FROM public.tasks_histories kept
+    NEW.value_millionths, NEW.decay, NEW.cost_millionths, NEW.lease_token FROM public.tasks_histories kept
 WHERE kept.queue = NEW.queue; RETURN NULL; END $history$;
 REVOKE ALL ON FUNCTION public.tasks_history_insert() FROM PUBLIC;
 DROP TRIGGER IF EXISTS tasks_history_insert ON public.tasks;
@@ -141,12 +143,12 @@ CREATE TRIGGER tasks_history_insert AFTER INSERT ON public.tasks FOR EACH ROW EX
 CREATE OR REPLACE FUNCTION public.tasks_history_update() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
     ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts,
-    not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, value_millionths, decay, lease_token,
-    claimed_us, claimed_attempts)
+    not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, value_millionths, decay, cost_millionths,
+    lease_token, claimed_us, claimed_attempts)
 SELECT NEW.queue, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'MODIFY', 0, NEW.task_id, NEW.status,
     NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
     NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.parent_id, NEW.root_id,
-    NEW.value_millionths, NEW.decay, NEW.lease_token, CASE WHEN OLD.status = 'PENDING'
+    NEW.value_millionths, NEW.decay, NEW.cost_millionths, NEW.lease_token, CASE WHEN OLD.status = 'PENDING'
 AND NEW.status <> 'TAKEN'
 AND NEW.last_claim_us IS NOT NULL
 AND (OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts) THEN
@@ -166,12 +168,13 @@ CREATE TRIGGER tasks_history_update AFTER UPDATE ON public.tasks FOR EACH ROW WH
 CREATE OR REPLACE FUNCTION public.tasks_history_delete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
     ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts,
-    not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, value_millionths, decay, lease_token)
+    not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, value_millionths, decay, cost_millionths,
+    lease_token)
 SELECT OLD.queue, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'REMOVE', CASE WHEN OLD.agenda = 'over'
 AND OLD.due_us <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint THEN 1 ELSE 0 END, OLD.task_id,
     OLD.status, OLD.created_us, OLD.updated_us, OLD.deadline_us, OLD.expires, OLD.priority, OLD.task_group, OLD.kind,
     OLD.attempts, OLD.not_before_us, OLD.lease_until_us, OLD.shed_reason, OLD.put_us, OLD.parent_id, OLD.root_id,
-    OLD.value_millionths, OLD.decay, OLD.lease_token FROM public.tasks_histories kept
+    OLD.value_millionths, OLD.decay, OLD.cost_millionths, OLD.lease_token FROM public.tasks_histories kept
 WHERE kept.queue = OLD.queue; RETURN NULL; END $history$;
 REVOKE ALL ON FUNCTION public.tasks_history_delete() FROM PUBLIC;
 DROP TRIGGER IF EXISTS tasks_history_delete ON public.tasks;
@@ -311,9 +314,10 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     priority=:priority::SMALLINT, attempts=:attempts::INTEGER, lease_token=:lease_token::VARCHAR,
     not_before_us=:not_before_us::BIGINT, lease_until_us=:lease_until_us::BIGINT,
     first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
-    shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
-    due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
-    error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR
+    shed_reason=:shed_reason::VARCHAR, cost_millionths=:cost_millionths::BIGINT, line=:line::VARCHAR COLLATE "C",
+    agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER,
+    progress_step=:progress_step::VARCHAR, error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR,
+    result=:result::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = :of_status::VARCHAR
@@ -328,9 +332,10 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     priority=:priority::SMALLINT, attempts=:attempts::INTEGER, lease_token=:lease_token::VARCHAR,
     not_before_us=:not_before_us::BIGINT, lease_until_us=:lease_until_us::BIGINT,
     first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
-    shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
-    due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
-    error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR
+    shed_reason=:shed_reason::VARCHAR, cost_millionths=:cost_millionths::BIGINT, line=:line::VARCHAR COLLATE "C",
+    agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER,
+    progress_step=:progress_step::VARCHAR, error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR,
+    result=:result::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = :of_status::VARCHAR
@@ -344,9 +349,10 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     priority=:priority::SMALLINT, attempts=:attempts::INTEGER, lease_token=:lease_token::VARCHAR,
     not_before_us=:not_before_us::BIGINT, lease_until_us=:lease_until_us::BIGINT,
     first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
-    shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
-    due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
-    error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR
+    shed_reason=:shed_reason::VARCHAR, cost_millionths=:cost_millionths::BIGINT, line=:line::VARCHAR COLLATE "C",
+    agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER,
+    progress_step=:progress_step::VARCHAR, error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR,
+    result=:result::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = :of_status::VARCHAR
@@ -360,9 +366,10 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     priority=:priority::SMALLINT, attempts=:attempts::INTEGER, lease_token=:lease_token::VARCHAR,
     not_before_us=:not_before_us::BIGINT, lease_until_us=:lease_until_us::BIGINT,
     first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
-    shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
-    due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
-    error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR
+    shed_reason=:shed_reason::VARCHAR, cost_millionths=:cost_millionths::BIGINT, line=:line::VARCHAR COLLATE "C",
+    agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER,
+    progress_step=:progress_step::VARCHAR, error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR,
+    result=:result::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = :of_status::VARCHAR;
@@ -375,27 +382,28 @@ WITH free AS
       deadline_us, given.expires AS expires, given.request_token AS request_token, given.priority AS priority,
       given.attempts AS attempts, given.lease_token AS lease_token, given.not_before_us AS not_before_us,
       given.lease_until_us AS lease_until_us, given.first_claim_us AS first_claim_us, given.last_claim_us AS
-      last_claim_us, given.dead_us AS dead_us, given.shed_reason AS shed_reason, given.line AS line, given.agenda AS
-      agenda, given.due_us AS due_us, given.progress_ppm AS progress_ppm, given.progress_step AS progress_step,
-      given.error AS error, given.attempt_record AS attempt_record, given.result AS result, given.task_id AS task_id,
-      given.queue AS queue, given.of_status AS of_status, given.of_lease_token AS of_lease_token,
-      given.of_request_token AS of_request_token
+      last_claim_us, given.dead_us AS dead_us, given.shed_reason AS shed_reason, given.cost_millionths AS
+      cost_millionths, given.line AS line, given.agenda AS agenda, given.due_us AS due_us, given.progress_ppm AS
+      progress_ppm, given.progress_step AS progress_step, given.error AS error, given.attempt_record AS
+      attempt_record, given.result AS result, given.task_id AS task_id, given.queue AS queue, given.of_status AS
+      of_status, given.of_lease_token AS of_lease_token, given.of_request_token AS of_request_token
   FROM (
     SELECT anon_1.status AS status, anon_1.created_us AS created_us, anon_1.updated_us AS updated_us,
         anon_1.deadline_us AS deadline_us, anon_1.expires AS expires, anon_1.request_token AS request_token,
         anon_1.priority AS priority, anon_1.attempts AS attempts, anon_1.lease_token AS lease_token,
         anon_1.not_before_us AS not_before_us, anon_1.lease_until_us AS lease_until_us, anon_1.first_claim_us AS
         first_claim_us, anon_1.last_claim_us AS last_claim_us, anon_1.dead_us AS dead_us, anon_1.shed_reason AS
-        shed_reason, anon_1.line AS line, anon_1.agenda AS agenda, anon_1.due_us AS due_us, anon_1.progress_ppm AS
-        progress_ppm, anon_1.progress_step AS progress_step, anon_1.error AS error, anon_1.attempt_record AS
-        attempt_record, anon_1.result AS result, anon_1.task_id AS task_id, anon_1.queue AS queue, anon_1.of_status AS
-        of_status, anon_1.of_lease_token AS of_lease_token, anon_1.of_request_token AS of_request_token
+        shed_reason, anon_1.cost_millionths AS cost_millionths, anon_1.line AS line, anon_1.agenda AS agenda,
+        anon_1.due_us AS due_us, anon_1.progress_ppm AS progress_ppm, anon_1.progress_step AS progress_step,
+        anon_1.error AS error, anon_1.attempt_record AS attempt_record, anon_1.result AS result, anon_1.task_id AS
+        task_id, anon_1.queue AS queue, anon_1.of_status AS of_status, anon_1.of_lease_token AS of_lease_token,
+        anon_1.of_request_token AS of_request_token
     FROM json_to_recordset(CAST(:changes::VARCHAR AS JSON)) AS anon_1(status TEXT, created_us BIGINT, updated_us
         BIGINT, deadline_us BIGINT, expires BIGINT, request_token TEXT, priority BIGINT, attempts BIGINT, lease_token
         TEXT, not_before_us BIGINT, lease_until_us BIGINT, first_claim_us BIGINT, last_claim_us BIGINT, dead_us
-        BIGINT, shed_reason TEXT, line TEXT, agenda TEXT, due_us BIGINT, progress_ppm BIGINT, progress_step TEXT,
-        error TEXT, attempt_record TEXT, result TEXT, task_id TEXT, queue TEXT, of_status TEXT, of_lease_token TEXT,
-        of_request_token TEXT)) AS given
+        BIGINT, shed_reason TEXT, cost_millionths BIGINT, line TEXT, agenda TEXT, due_us BIGINT, progress_ppm BIGINT,
+        progress_step TEXT, error TEXT, attempt_record TEXT, result TEXT, task_id TEXT, queue TEXT, of_status TEXT,
+        of_lease_token TEXT, of_request_token TEXT)) AS given
   JOIN tasks AS current_tasks ON current_tasks.task_id = given.task_id
   AND current_tasks.queue = given.queue
   WHERE current_tasks.status = given.of_status
@@ -409,8 +417,8 @@ SET status=free.status, created_us=free.created_us, updated_us=free.updated_us, 
     expires=free.expires, request_token=free.request_token, priority=free.priority, attempts=free.attempts,
     lease_token=free.lease_token, not_before_us=free.not_before_us, lease_until_us=free.lease_until_us,
     first_claim_us=free.first_claim_us, last_claim_us=free.last_claim_us, dead_us=free.dead_us,
-    shed_reason=free.shed_reason, line=free.line, agenda=free.agenda, due_us=free.due_us,
-    progress_ppm=free.progress_ppm, progress_step=free.progress_step, error=free.error,
+    shed_reason=free.shed_reason, cost_millionths=free.cost_millionths, line=free.line, agenda=free.agenda,
+    due_us=free.due_us, progress_ppm=free.progress_ppm, progress_step=free.progress_step, error=free.error,
     attempt_record=free.attempt_record, result=free.result FROM free
 WHERE tasks.task_id = free.task_id
 AND tasks.queue = free.queue
@@ -424,9 +432,10 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     priority=:priority::SMALLINT, attempts=:attempts::INTEGER, lease_token=:lease_token::VARCHAR,
     not_before_us=:not_before_us::BIGINT, lease_until_us=:lease_until_us::BIGINT,
     first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
-    shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
-    due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
-    error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR
+    shed_reason=:shed_reason::VARCHAR, cost_millionths=:cost_millionths::BIGINT, line=:line::VARCHAR COLLATE "C",
+    agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER,
+    progress_step=:progress_step::VARCHAR, error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR,
+    result=:result::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C";
 
@@ -466,10 +475,10 @@ AND tasks.status = :of_status::VARCHAR;
 -- End one held task; takes the values of `HELD_END`.
 UPDATE tasks
 SET status=:status::VARCHAR, updated_us=:updated_us::BIGINT, expires=:expires::BIGINT,
-    request_token=:request_token::VARCHAR, lease_token=NULL, lease_until_us=NULL, dead_us=:dead_us::BIGINT, line=NULL,
-    agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER,
-    progress_step=:progress_step::VARCHAR, error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR,
-    result=:result::VARCHAR
+    request_token=:request_token::VARCHAR, lease_token=NULL, lease_until_us=NULL, dead_us=:dead_us::BIGINT,
+    cost_millionths=:cost_millionths::BIGINT, line=NULL, agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT,
+    progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR, error=:error::VARCHAR,
+    attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = 'TAKEN'
@@ -479,15 +488,16 @@ AND tasks.lease_token = :of_lease_token::VARCHAR;
 -- End several held tasks, each with its own outcome; return their ids.
 UPDATE tasks
 SET status=given.status, updated_us=given.updated_us, expires=given.expires, request_token=given.request_token,
-    lease_token=NULL, lease_until_us=NULL, dead_us=given.dead_us, line=NULL, agenda='over'::VARCHAR,
-    due_us=given.due_us, progress_ppm=given.progress_ppm, progress_step=given.progress_step, error=given.error,
-    attempt_record=given.attempt_record, result=given.result FROM unnest(CAST(:many_task_id AS TEXT[]),
-    CAST(:many_queue AS TEXT[]), CAST(:many_of_lease_token AS TEXT[]), CAST(:many_expires AS BIGINT[]),
+    lease_token=NULL, lease_until_us=NULL, dead_us=given.dead_us, cost_millionths=given.cost_millionths, line=NULL,
+    agenda='over'::VARCHAR, due_us=given.due_us, progress_ppm=given.progress_ppm, progress_step=given.progress_step,
+    error=given.error, attempt_record=given.attempt_record, result=given.result FROM unnest(CAST(:many_task_id AS
+    TEXT[]), CAST(:many_queue AS TEXT[]), CAST(:many_of_lease_token AS TEXT[]), CAST(:many_expires AS BIGINT[]),
     CAST(:many_request_token AS TEXT[]), CAST(:many_progress_step AS TEXT[]), CAST(:many_attempt_record AS TEXT[]),
     CAST(:many_updated_us AS BIGINT[]), CAST(:many_dead_us AS BIGINT[]), CAST(:many_progress_ppm AS BIGINT[]),
-    CAST(:many_status AS TEXT[]), CAST(:many_error AS TEXT[]), CAST(:many_result AS TEXT[]), CAST(:many_due_us AS
-    BIGINT[])) AS given(task_id, queue, of_lease_token, expires, request_token, progress_step, attempt_record,
-    updated_us, dead_us, progress_ppm, status, error, result, due_us)
+    CAST(:many_cost_millionths AS BIGINT[]), CAST(:many_status AS TEXT[]), CAST(:many_error AS TEXT[]),
+    CAST(:many_result AS TEXT[]), CAST(:many_due_us AS BIGINT[])) AS given(task_id, queue, of_lease_token, expires,
+    request_token, progress_step, attempt_record, updated_us, dead_us, progress_ppm, cost_millionths, status, error,
+    result, due_us)
 WHERE tasks.task_id = given.task_id
 AND (tasks.queue || '') = given.queue
 AND (tasks.status || '') = 'TAKEN'
@@ -1024,10 +1034,10 @@ WHERE tasks_history.event_id IN (:event_ids);
 SELECT tasks_history.event_id, tasks_history.queue, tasks_history.batch, tasks_history.at_us,
     tasks_history.change_kind, tasks_history.ttl_removal, tasks_history.claimed_us, tasks_history.claimed_attempts,
     tasks_history.task_id, tasks_history.status, tasks_history.task_group, tasks_history.kind,
-    tasks_history.parent_id, tasks_history.root_id, tasks_history.value_millionths, tasks_history.decay,
-    tasks_history.priority, tasks_history.attempts, tasks_history.created_us, tasks_history.updated_us,
-    tasks_history.put_us, tasks_history.deadline_us, tasks_history.not_before_us, tasks_history.lease_until_us,
-    tasks_history.lease_token, tasks_history.shed_reason, tasks_history.expires
+    tasks_history.parent_id, tasks_history.root_id, tasks_history.value_millionths, tasks_history.cost_millionths,
+    tasks_history.decay, tasks_history.priority, tasks_history.attempts, tasks_history.created_us,
+    tasks_history.updated_us, tasks_history.put_us, tasks_history.deadline_us, tasks_history.not_before_us,
+    tasks_history.lease_until_us, tasks_history.lease_token, tasks_history.shed_reason, tasks_history.expires
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks_history.batch = :of_batch::BIGINT

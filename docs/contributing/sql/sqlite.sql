@@ -88,6 +88,7 @@ CREATE TABLE tasks_history (
   parent_id TEXT,
   root_id TEXT,
   value_millionths BIGINT,
+  cost_millionths BIGINT,
   decay VARCHAR(8),
   priority SMALLINT NOT NULL,
   attempts INTEGER NOT NULL,
@@ -124,11 +125,11 @@ CREATE TABLE tasks_records (
 CREATE TRIGGER IF NOT EXISTS tasks_history_insert AFTER INSERT ON tasks FOR EACH ROW BEGIN INSERT INTO tasks_history
     (queue, at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
     task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id,
-    value_millionths, decay, lease_token)
+    value_millionths, decay, cost_millionths, lease_token)
 SELECT NEW.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, 'INSERT', 0, NEW.task_id,
     NEW.status, NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
     NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.parent_id, NEW.root_id,
-    NEW.value_millionths, NEW.decay, NEW.lease_token FROM tasks_histories kept
+    NEW.value_millionths, NEW.decay, NEW.cost_millionths, NEW.lease_token FROM tasks_histories kept
 WHERE kept.queue = NEW.queue; END;
 
 -- trigger update
@@ -136,11 +137,12 @@ WHERE kept.queue = NEW.queue; END;
 CREATE TRIGGER IF NOT EXISTS tasks_history_update AFTER UPDATE ON tasks FOR EACH ROW WHEN (NEW.request_token <>
     OLD.request_token) BEGIN INSERT INTO tasks_history (queue, at_us, change_kind, ttl_removal, task_id, status,
     created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts, not_before_us, lease_until_us,
-    shed_reason, put_us, parent_id, root_id, value_millionths, decay, lease_token, claimed_us, claimed_attempts)
+    shed_reason, put_us, parent_id, root_id, value_millionths, decay, cost_millionths, lease_token, claimed_us,
+    claimed_attempts)
 SELECT NEW.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, 'MODIFY', 0, NEW.task_id,
     NEW.status, NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
     NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.parent_id, NEW.root_id,
-    NEW.value_millionths, NEW.decay, NEW.lease_token, CASE WHEN OLD.status = 'PENDING'
+    NEW.value_millionths, NEW.decay, NEW.cost_millionths, NEW.lease_token, CASE WHEN OLD.status = 'PENDING'
 AND NEW.status <> 'TAKEN'
 AND NEW.last_claim_us IS NOT NULL
 AND (OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts) THEN
@@ -156,13 +158,14 @@ WHERE kept.queue = NEW.queue; END;
 CREATE TRIGGER IF NOT EXISTS tasks_history_delete AFTER DELETE ON tasks FOR EACH ROW BEGIN INSERT INTO tasks_history
     (queue, at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
     task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id,
-    value_millionths, decay, lease_token)
+    value_millionths, decay, cost_millionths, lease_token)
 SELECT OLD.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, 'REMOVE', CASE WHEN
     OLD.agenda = 'over'
 AND OLD.due_us <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 THEN 1 ELSE 0 END,
     OLD.task_id, OLD.status, OLD.created_us, OLD.updated_us, OLD.deadline_us, OLD.expires, OLD.priority,
     OLD.task_group, OLD.kind, OLD.attempts, OLD.not_before_us, OLD.lease_until_us, OLD.shed_reason, OLD.put_us,
-    OLD.parent_id, OLD.root_id, OLD.value_millionths, OLD.decay, OLD.lease_token FROM tasks_histories kept
+    OLD.parent_id, OLD.root_id, OLD.value_millionths, OLD.decay, OLD.cost_millionths, OLD.lease_token FROM
+    tasks_histories kept
 WHERE kept.queue = OLD.queue; END;
 
 -- put: put
@@ -291,9 +294,9 @@ UPDATE tasks
 SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
-    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, cost_millionths=:cost_millionths,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status
@@ -306,9 +309,9 @@ UPDATE tasks
 SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
-    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, cost_millionths=:cost_millionths,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status
@@ -320,9 +323,9 @@ UPDATE tasks
 SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
-    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, cost_millionths=:cost_millionths,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status
@@ -334,9 +337,9 @@ UPDATE tasks
 SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
-    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, cost_millionths=:cost_millionths,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status;
@@ -354,9 +357,9 @@ UPDATE tasks
 SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
-    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
-    attempt_record=:attempt_record, result=:result
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, cost_millionths=:cost_millionths,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
 
@@ -396,8 +399,9 @@ AND tasks.status = :of_status;
 -- End one held task; takes the values of `HELD_END`.
 UPDATE tasks
 SET status=:status, updated_us=:updated_us, expires=:expires, request_token=:request_token, lease_token=NULL,
-    lease_until_us=NULL, dead_us=:dead_us, line=NULL, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm,
-    progress_step=:progress_step, error=:error, attempt_record=:attempt_record, result=:result
+    lease_until_us=NULL, dead_us=:dead_us, cost_millionths=:cost_millionths, line=NULL, agenda=:agenda,
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = 'TAKEN'
@@ -407,16 +411,17 @@ AND tasks.lease_token = :of_lease_token;
 -- End several held tasks, each with its own outcome; return their ids.
 UPDATE tasks
 SET status=given.status, updated_us=given.updated_us, expires=given.expires, request_token=given.request_token,
-    lease_token=NULL, lease_until_us=NULL, dead_us=given.dead_us, line=NULL, agenda='over', due_us=given.due_us,
-    progress_ppm=given.progress_ppm, progress_step=given.progress_step, error=given.error,
-    attempt_record=given.attempt_record, result=given.result FROM (
+    lease_token=NULL, lease_until_us=NULL, dead_us=given.dead_us, cost_millionths=given.cost_millionths, line=NULL,
+    agenda='over', due_us=given.due_us, progress_ppm=given.progress_ppm, progress_step=given.progress_step,
+    error=given.error, attempt_record=given.attempt_record, result=given.result FROM (
   SELECT json_extract(rows.value, '$[0]') AS task_id, json_extract(rows.value, '$[1]') AS queue,
       json_extract(rows.value, '$[2]') AS of_lease_token, json_extract(rows.value, '$[3]') AS expires,
       json_extract(rows.value, '$[4]') AS request_token, json_extract(rows.value, '$[5]') AS progress_step,
       json_extract(rows.value, '$[6]') AS attempt_record, json_extract(rows.value, '$[7]') AS updated_us,
       json_extract(rows.value, '$[8]') AS dead_us, json_extract(rows.value, '$[9]') AS progress_ppm,
-      json_extract(rows.value, '$[10]') AS status, json_extract(rows.value, '$[11]') AS error,
-      json_extract(rows.value, '$[12]') AS result, json_extract(rows.value, '$[13]') AS due_us
+      json_extract(rows.value, '$[10]') AS cost_millionths, json_extract(rows.value, '$[11]') AS status,
+      json_extract(rows.value, '$[12]') AS error, json_extract(rows.value, '$[13]') AS result,
+      json_extract(rows.value, '$[14]') AS due_us
   FROM json_each(:many_ends) AS rows) AS given
 WHERE tasks.task_id = given.task_id
 AND tasks.queue = given.queue
@@ -948,10 +953,10 @@ WHERE tasks_history.event_id IN (:event_ids);
 SELECT tasks_history.event_id, tasks_history.queue, tasks_history.batch, tasks_history.at_us,
     tasks_history.change_kind, tasks_history.ttl_removal, tasks_history.claimed_us, tasks_history.claimed_attempts,
     tasks_history.task_id, tasks_history.status, tasks_history.task_group, tasks_history.kind,
-    tasks_history.parent_id, tasks_history.root_id, tasks_history.value_millionths, tasks_history.decay,
-    tasks_history.priority, tasks_history.attempts, tasks_history.created_us, tasks_history.updated_us,
-    tasks_history.put_us, tasks_history.deadline_us, tasks_history.not_before_us, tasks_history.lease_until_us,
-    tasks_history.lease_token, tasks_history.shed_reason, tasks_history.expires
+    tasks_history.parent_id, tasks_history.root_id, tasks_history.value_millionths, tasks_history.cost_millionths,
+    tasks_history.decay, tasks_history.priority, tasks_history.attempts, tasks_history.created_us,
+    tasks_history.updated_us, tasks_history.put_us, tasks_history.deadline_us, tasks_history.not_before_us,
+    tasks_history.lease_until_us, tasks_history.lease_token, tasks_history.shed_reason, tasks_history.expires
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue
 AND tasks_history.batch = :of_batch

@@ -39,14 +39,14 @@ def test_an_event_has_what_the_pipeline_needs_and_no_secret() -> None:
     assert all(not isinstance(value, dict | list) for value in event.values())
 
 
-def test_an_event_has_the_value_and_its_decay() -> None:
+def test_an_event_has_the_value_its_decay_and_the_cost() -> None:
     queue = Queue.memory()
-    for value, decay in ((0.1, "linear"), (1e12, None), (None, None)):
-        task = known(queue, queue.put("work", value=value, decay=decay).task_id)
+    for value, decay, cost in ((0.1, "linear", 0.000001), (1e12, None, 1e9), (None, None, None)):
+        task = known(queue, queue.put("work", value=value, decay=decay, cost=cost).task_id)
         change = {"Keys": {"taskId": {"S": task.task_id}}, "ApproximateCreationDateTime": 1.0}
         event = landed_event({"eventID": "1", "dynamodb": change | {"NewImage": encode(task, Keyspace(1))}})
         assert event is not None
-        assert (event.get("value"), event.get("decay")) == (value, decay)
+        assert (event.get("value"), event.get("decay"), event.get("cost")) == (value, decay, cost)
 
 
 @pytest.mark.parametrize("store", ["dynamodb_double"], indirect=True)

@@ -212,7 +212,7 @@ class TestGroups:
         assert answer("group", "set", "acme", "--weight", "3", "--max-running", "1") == {
             "acme": {"weight": 3.0, "max_running": 1}
         }
-        answer("group", "set", "acme", "--rate", "2")
+        answer("group", "set", "acme", "--rate", "2", "--units", "5", "--burst", "7")
         answer("group", "set", "*", "--max-running", "9")
         for name in ("acme", "acme", "other"):
             answer("put", "1", "--group", name)
@@ -220,6 +220,7 @@ class TestGroups:
         answer("put", "1", "--group", "other", "--max-age-seconds", "0.001")
         shown = answer("group", "ls")["groups"]
         rule = {"weight": 3.0, "max_running": 1, "rate_per_second": 2.0}
+        rule |= {"units_per_second": 5.0, "burst_units": 7.0}
         assert shown["*"] == {"max_running": 9}
         assert shown["acme"] == {
             "waiting": 1,
@@ -235,7 +236,7 @@ class TestGroups:
             for name in ("group", "acme")
         )
         assert heading.split()[:3] == ["group", "waiting", "running"]
-        assert acme.split() == ["acme", "1", "1", "0.5", "0", "yes", "3.0", "1", "2.0"]
+        assert acme.split() == ["acme", "1", "1", "0.5", "0", "yes", "3.0", "1", "2.0", "5.0", "7.0"]
         assert answer("group", "unset", "acme") == {"acme": {"max_running": 9}}
         assert answer("group", "unset", "*") == {"*": {}}
         assert stored()["groups"] == {}

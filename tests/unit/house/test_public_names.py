@@ -41,6 +41,7 @@ INTERNAL = {
     "QueueConfig.rules",
     "Records.__init__",
     "Settlement.next_version",
+    "SharedBucket.filled",
     "SharedBucket.full",
     "SharedBucket.lease",
     "Verbs.__init__",

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshq.policy.groups import GroupRoom, GroupRule, GroupRules, StartLog
+from freshq.policy.limits import TokenBucket
 from tests.support.refusals import refused
 
 RULES = GroupRules(of={"a": GroupRule(units_per_second=10, burst_units=50)})
@@ -65,7 +66,7 @@ def test_at_least_95_percent_are_used_while_work_waits(seed: int, burst: float |
     log, now, taken, running = StartLog(), 0.0, 0.0, list[tuple[float, float]]()
     while now < 100:
         for ends, correction in [each for each in running if each[0] <= now]:
-            log.correct([("a", correction)], rules, now)
+            log.correct([("a", None, correction)], rules, now)
             running.remove((ends, correction))
         claim = room(log, now, rules)
         while claim.allows("a"):
@@ -97,12 +98,12 @@ def test_units_that_come_back_fill_the_burst_at_most() -> None:
     log = StartLog()
     log.take_units("a", RULE, 60, 0.0)
     assert log.units("a", RULE, 0.0) == -10
-    log.correct([("a", -20), ("b", 7), (None, 7)], RULES, 0.0)
+    log.correct([("a", None, -20), ("b", None, 7), (None, None, 7)], RULES, 0.0)
     assert log.units("a", RULE, 0.0) == 10
-    log.correct([("a", -1000)], RULES, 0.0)
+    log.correct([("a", None, -1000)], RULES, 0.0)
     assert log.units("a", RULE, 0.0) == 50
     assert log.values(RULES, 0.0) == {}
-    log.correct([("a", 70)], RULES, 0.0)
+    log.correct([("a", None, 70)], RULES, 0.0)
     assert log.units("a", RULE, 0.0) == -20
 
 
@@ -171,3 +172,92 @@ def test_a_burst_needs_units() -> None:
     values = {"of": {"a": {"units_per_second": 10, "burst_units": 50}}}
     assert GroupRules.of_values(values) == RULES
     assert RULES.values() == values
+
+
+KINDS = GroupRules(kinds={"embed": GroupRule(units_per_second=10, burst_units=50)}, of=RULES.of)
+
+
+def test_a_task_counts_for_its_group_and_its_kind() -> None:
+    log = StartLog()
+    claim = room(log, 0.0, KINDS)
+    claim.start("a", 60, "embed")
+    assert not claim.allows("a")
+    assert not claim.allows_kind("embed")
+    assert claim.allows_kind("mail")
+    assert claim.allows_kind(None)
+    assert claim.allows("b")
+    assert claim.full_kinds == {"embed"}
+    later = room(read_again(log, 0.0, KINDS), 1.3, KINDS)
+    assert later.allows_kind("embed")
+    assert later.allows("a")
+    log.correct([("a", "embed", 100)], KINDS, 0.0)
+    log.correct([(None, "mail", 100)], KINDS, 0.0)
+    assert not room(log, 5.0, KINDS).allows_kind("embed")
+    assert room(log, 5.0, RULES).allows_kind("embed")
+
+
+def test_a_brake_slows_the_kind_before_the_group() -> None:
+    assert KINDS.rated("a", "mail") == "a"
+    name = KINDS.rated("a", "embed")
+    assert name is not None
+    slowed = KINDS.slowed({name: 0.5})
+    assert (slowed.kinds["embed"].units_per_second, slowed.of) == (5, KINDS.of)
+    assert RULES.slowed({name: 0.5}) is RULES  # a rule that is gone
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"kinds": {"embed": {"weight": 3}}}, "kinds.embed"),
+        ({"kinds": {"embed": {"rate_per_second": 3, "max_running": 3}}}, "kinds.embed"),
+        ({"kinds": {"embed": 7}}, "kinds.embed"),
+        ({"kinds": 7}, "kinds"),
+        ({"share": "tasks"}, "share"),
+    ],
+)
+def test_wrong_rules_of_kinds_and_shares_are_refused(values: dict[str, object], named: str) -> None:
+    with refused(named):
+        GroupRules.of_values(values)
+
+
+def test_rules_of_kinds_and_shares_are_stored() -> None:
+    rules = GroupRules(kinds={"embed": GroupRule(rate_per_second=3)}, share="units")
+    values = {"kinds": {"embed": {"rate_per_second": 3}}, "share": "units"}
+    assert rules.values() == values
+    assert GroupRules.of_values(values) == rules
+    assert (rules.has_limits, rules.has_rates, rules.has_units, rules.counts_running) == (
+        True,
+        True,
+        False,
+        False,
+    )
+
+
+def test_a_kind_takes_the_time_of_its_slowest_rate() -> None:
+    rule = GroupRule(units_per_second=10, rate_per_second=2)
+    assert [rule.seconds_per_task(units) for units in (1, 40)] == [0.5, 4]
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.floats(1e-6, 500)), min_size=1, max_size=60))
+def test_a_bucket_takes_no_more_than_its_bound(arrivals: list[tuple[float, float]]) -> None:
+    bucket, started, now = TokenBucket(10, 20, 0.0), list[tuple[float, float]](), 0.0
+    for gap, units in arrivals:
+        now += gap
+        if bucket.available(now):
+            assert bucket.take(units)
+            started.append((now, units))
+        else:
+            assert not bucket.take(units)
+    assert started
+    assert_bounded(started, 10, 20)
+
+
+def test_a_bucket_is_corrected_up_to_its_burst() -> None:
+    bucket = TokenBucket(10, 20, 0.0)
+    assert bucket.take(50)
+    assert bucket.available(0.0) == 0
+    assert bucket.seconds_until_next() == pytest.approx(3.1)
+    bucket.correct(-45)
+    assert bucket.available(0.0) == 15
+    bucket.correct(-45)
+    assert bucket.available(0.0) == 20

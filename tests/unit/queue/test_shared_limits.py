@@ -1,6 +1,7 @@
 """Shared limits: when a worker asks the store for its share, and how it uses the answer."""
 
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 import pytest
@@ -147,3 +148,41 @@ class TestTokens:
             tokens = SharedTokens(store, queue, SharedBucket(0.5, burst=2, block=2))
             assert tokens.available(START, wanted=2) == 2
             assert store.read_record(queue, "tokens") is not None
+
+    def test_dear_tasks_are_charged_at_once_and_later_ones_wait(self, store: CountingStore) -> None:
+        one, other = self.tokens(store, rate=10, burst=20), self.tokens(store, rate=10, burst=20)
+        assert one.available(START, wanted=1) == 1
+        assert one.take(120) == 1
+        assert (other.available(START, wanted=1), other.take(1)) == (0, 0)
+        assert one.seconds_until_next(START) == pytest.approx(10.1)
+        assert other.available(START + 10, wanted=1) == 0
+        one.correct(-115)  # it took only 5
+        assert one.available(START + 10, wanted=9) == 9
+
+    def test_what_a_worker_owes_is_charged_when_it_leaves(self, store: CountingStore) -> None:
+        one, other = self.tokens(store, rate=0.5, burst=2), self.tokens(store, rate=0.5, burst=2)
+        assert one.available(START, wanted=1) == 1
+        one.take(1)
+        one.correct(100)
+        one.leave()
+        assert other.available(START + 2, wanted=1) == 0
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_costs_use_the_rate_and_no_window_exceeds_it(self, store: CountingStore, seed: int) -> None:
+        rate, burst, dice, now = 100.0, 100, Random(seed), START
+        workers = [SharedTokens(store, "q", SharedBucket(rate, burst, block=5)) for _ in range(3)]
+        started = list[tuple[float, float]]()
+        while now < START + 60:
+            worker, units = dice.choice(workers), min(300.0, dice.lognormvariate(3.5, 1))
+            if worker.available(now, wanted=1) and worker.take(units):
+                started.append((now, units))
+                worker.correct(took := dice.uniform(-0.5, 0.5) * units)
+                started[-1] = (now, units + took)
+            now += dice.expovariate(30)
+        largest = max(units for _at, units in started)
+        for place, (since, _units) in enumerate(started):
+            used = 0.0
+            for at, units in started[place:]:
+                used += units  # beside corrections under way, and a block of each worker
+                assert used <= burst + rate * (at - since) + largest + 3 * (150 + 5)
+        assert sum(units for _at, units in started) >= 0.95 * (burst + rate * 60)

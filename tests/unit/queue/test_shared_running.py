@@ -1,5 +1,6 @@
 """Tasks in work by group, counted in a shared record."""
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from freshq.queue.core import core_of
 from freshq.queue.shared.limits import SharedRunning
 from freshq.stores.memory import MemoryStore
 from tests.conftest import Clock
+from tests.support.readings import known
 
 RULES = GroupRules(of={"acme": GroupRule(max_running=1)})
 
@@ -40,6 +42,27 @@ def test_what_is_beyond_a_limit_returns() -> None:
     assert within_limits(core, running, claims) == claims
     assert within_limits(core, SharedRunning(store, "default"), claims) == []
     assert queue.stats().pending == 1
+
+
+def test_tasks_of_a_kind_without_room_come_back_one_after_the_other() -> None:
+    store, clock = MemoryStore(), Clock()
+    rules = GroupRules(kinds={"embed": GroupRule(units_per_second=10, burst_units=20)})
+    queue = Queue(store, clock=clock)
+    queue.put_many([{"payload": n, "task_id": f"{n}", "kind": "embed", "cost": 40} for n in range(4)])
+    claims = queue.claim(4)
+    queue.configure(groups=rules)
+    running = SharedRunning(store, "default")
+    assert within_limits(core_of(queue), running, claims) == claims[:1]
+    # 20 units are owed, and a twentieth of the burst is awaited; then they come at twice the rate.
+    waits = [running.put_off[claim.task.task_id] for claim in claims[1:]]
+    assert waits == pytest.approx([2.1, 4.1, 6.1])
+    due = [known(queue, claim.task.task_id).not_before for claim in claims[1:]]
+    assert due == pytest.approx([clock.now + wait for wait in waits])
+    assert running.room(rules, clock.now).wait_seconds == inf
+    assert running.put_off == {}
+    core_of(queue).stopped_running([claims[0].task])
+    running.correct([(None, "embed", -40)], rules, clock.now)
+    assert running.room(rules, clock.now).allows_kind("embed")
 
 
 class NotCounting(MemoryStore):

@@ -21,6 +21,7 @@ from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome, RunReport
 from freshq.worker import loop, settle
+from freshq.worker.options import parse_worker_options
 from freshq.worker.report import LoggingObserver, WorkerState
 from freshq.worker.runner import load_runner
 from tests.conftest import Clock
@@ -159,6 +160,40 @@ class TestSlots:
         for moment in starts:
             admitted = sum(start <= moment for start in starts)
             assert admitted <= 100 + 100 * (moment - began) + 1
+
+    @pytest.mark.parametrize("is_shared", [False, True])
+    def test_the_rate_counts_units_where_costs_are_named(self, is_shared: bool) -> None:
+        rate, costs = 4000.0, [700.0, 100.0, 1300.0] * 5
+        queue = Queue.memory()
+        queue.put_many([{"payload": number, "cost": cost} for number, cost in enumerate(costs)])
+        starts: list[tuple[float, float]] = []
+
+        def run(task: Task) -> None:
+            starts.append((time.monotonic(), task.units))
+            task.set_cost(task.units / 2)
+
+        limits: Any = {"rate_per_second": rate}
+        if is_shared:
+            limits = {"shared_bucket": SharedBucket(rate, burst=4000, block=8)}
+        began = time.monotonic()
+        report = work_off(queue, run, concurrency=4, **limits)
+        assert report.outcomes[Outcome.SUCCEEDED] == len(costs)
+        assert queue.stats().success == len(costs)
+        for moment, _units in starts:
+            used = sum(units / 2 for at, units in starts if at <= moment)
+            # What four running tasks take less than estimated is returned later; a block may be leased.
+            assert used <= 4000 + rate * (moment - began) + 1300 + 8
+
+    def test_a_task_that_costs_more_than_is_left_waits_without_an_attempt(self) -> None:
+        queue = Queue.memory(order="fifo")
+        queue.put_many([{"payload": number, "cost": 500} for number in range(3)])
+        attempts: list[int] = []
+        worker = Worker(queue, lambda task: attempts.append(task.attempts), rate_per_second=3, concurrency=3)
+        with InThread(worker):
+            wait_until(lambda: queue.stats().success == 1)
+            wait_until(lambda: queue.stats().pending == 2)
+        assert attempts == [1]
+        assert [task.attempts for task in queue.list(status="PENDING")] == [0, 0]
 
 
 class TestEnd:
@@ -473,3 +508,19 @@ class TestSharedLimits:
         observer = Quiet()
         work_off(queue, lambda _task: None, observer=observer)
         assert [switch.newest_first for switch in observer.switches][:1] == [True]
+
+
+def test_a_task_that_runs_already_is_charged_as_a_debt() -> None:
+    queue = Queue.memory()
+    for cost in (3, 5, None):
+        queue.put("work", cost=cost)
+    limits = loop.StartLimits(queue, parse_worker_options({"rate_per_second": 0.001}))
+    claims = queue.claim(3)
+    assert limits.available(0) == 1
+    for claim in claims:
+        limits.charge(claim.task)
+    claims[0].task.set_cost(0)
+    limits.took([claim.task for claim in claims])
+    assert limits.available(0) == 0
+    assert limits.awaits_token
+    assert limits.seconds_to_wait(0, 1e9) == pytest.approx(8000, rel=0.01)

@@ -115,7 +115,7 @@ FIELDS: Final = (
     StoredField("root_id", "root_id", "rootId", _TEXT, _PUT, "root"),
     StoredField("value", "value_millionths", "taskValue", _REAL, _PUT, "value"),
     StoredField("decay", "decay", "decay", _TEXT, _PUT, "decay"),
-    StoredField("cost", "cost_millionths", "taskCost", _REAL, _PUT),
+    StoredField("cost", "cost_millionths", "taskCost", _REAL, _END, "cost"),
     StoredField("line_class", "line_class", "lineClass", _TEXT, _PUT),
     StoredField("attempt_record", "attempt_record", "attemptRecord", _TEXT, _END),
     StoredField("successor_record", "successor_record", "successorRecord", _TEXT, _PUT),

@@ -199,6 +199,8 @@ class Lifecycle:
         """
         changes = {"result": result, "_result_text": result_text, "error": None} | UNHELD
         changes |= {"expires": self.expires(now), "request_token": request_token or new_token()}
+        if (units := task.units_taken) is not None:
+            changes["cost"] = units
         if task.attempt_record is not None and result is not None:
             sizes = (task.attempt_record, task.payload_text, result_text or json_text(result))
             if sum(len(text.encode()) for text in sizes) > MAX_PAYLOAD_BYTES:
@@ -430,6 +432,8 @@ class Lifecycle:
         else:
             useful_until = now
         is_dead = to is TaskStatus.FAILURE
+        if is_dead and (units := task.units_taken) is not None:
+            changes["cost"] = units
         changes["expires"] = self._dead_letter_expires(now) if is_dead else self.expires(useful_until)
         changes["request_token"] = request_token or new_token()
         return advance(task, verb, to, now, **changes)

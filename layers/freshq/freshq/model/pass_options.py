@@ -46,7 +46,10 @@ class PassOptions(BaseModel):
         10.0, gt=0, description="Time between changes of that limit; longer than a task takes."
     )
     shared_rate_per_second: float = Field(
-        0.0, ge=0, description="Tasks per second that all passes together start; 0 for no limit."
+        0.0,
+        ge=0,
+        description="Tasks per second that all passes together start, or units of their costs; 0 for no "
+        "limit.",
     )
     retry_fraction: float = Field(
         0.0, ge=0, le=1, description="Retries per first attempt over all passes; 0 for no limit."

@@ -363,7 +363,8 @@ class Task(_Beside, Generic[PayloadT]):
         root_id: The first task of its chain of parents; None if it has no parent.
         value: Its value if it is done in time, relative to the other tasks of the queue.
         decay: "linear" if the value falls steadily to 0 at the deadline; None if it does not fall.
-        cost: The units that a run of it is expected to take of limits in units; None counts as 1.
+        cost: The units that a run of it is expected to take of limits in units; None counts as 1. Once it has
+            ended, what its run took, if that called `set_cost`.
         line_class: The code of its `ValueClass` in a queue that serves by value; otherwise None.
         attempt_record: Its last failed attempts as text; `attempt_log` has them.
         successor_record: The task that takes its place when its run ends, as text; `successor` has it.
@@ -564,9 +565,9 @@ class Task(_Beside, Generic[PayloadT]):
     def set_cost(self, cost: float) -> None:
         """Say what the run really takes of limits in units, from the function that runs this task.
 
-        The difference to the cost of its put is charged to its group, or returned to it, when the run ends.
-        The task keeps the cost of its put, so another attempt is charged that again. Without a worker, call
-        it on the task of the claim that you settle.
+        The difference to the cost of its put is charged to its group, kind and queue, or returned to them,
+        when the run ends. An ended task keeps this cost, also in its events; another attempt is charged the
+        cost of the put again. Without a worker, call it on the task of the claim that you settle.
 
         Args:
             cost: In units, 0 or more.

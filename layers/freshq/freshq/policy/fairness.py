@@ -19,8 +19,8 @@ _Step: TypeAlias = tuple[Group, Group, float]
 
 # The cost of a turn until a task has ended. Any value will do: until then all turns cost the same.
 UNKNOWN_SECONDS: Final = 1.0
-# Minimum cost of a turn: a claim and a settlement also take time. Without it a group whose tasks take no
-# measurable time would have every turn.
+# Minimum cost of a turn, also in units: a claim and a settlement take time. Without it a group whose tasks
+# take no measurable time would have every turn.
 LEAST_SECONDS: Final = 1e-3
 # Number of recent tasks of a group, and of the queue, that an average follows.
 AVERAGED_OF_GROUP: Final = 10
@@ -54,21 +54,28 @@ def fair_share(demands: Iterable[float], capacity: float) -> float:
 
 
 class GroupCosts(dict[Group, float]):
-    """By group: the average time that its tasks take, which is the cost of a turn in seconds.
+    """By group: the average time or units that its tasks take, which is the cost of a turn.
 
     An exponentially weighted average, which follows a group whose tasks become longer. `costs[group]` is the
     queue's average if no task of the group was seen.
 
     Attributes:
-        average: The average of all tasks of the queue, in seconds.
+        average: The average of all tasks of the queue.
+        credited: The average on which credit is based: this one; if costs are known beforehand, the highest
+            one so far, as groups would forget what they took if credit shrank.
     """
 
-    __slots__ = ("_all_seen", "_seen", "average")
+    __slots__ = ("_all_seen", "_are_known", "_seen", "average", "credited")
 
-    def __init__(self) -> None:
-        """Start with nothing seen."""
+    def __init__(self, *, are_known: bool = False) -> None:
+        """Start with nothing seen.
+
+        Args:
+            are_known: Whether the cost of a task is known before it runs.
+        """
         super().__init__()
-        self.average = UNKNOWN_SECONDS
+        self._are_known = are_known
+        self.average = self.credited = UNKNOWN_SECONDS
         # How many tasks count in the averages, up to `AVERAGED_OF_QUEUE` and `AVERAGED_OF_GROUP`.
         self._all_seen = 0
         self._seen: dict[Group, int] = {}
@@ -81,6 +88,7 @@ class GroupCosts(dict[Group, float]):
         took = max(seconds, LEAST_SECONDS)
         self._all_seen = min(self._all_seen + 1, AVERAGED_OF_QUEUE)
         self.average += (took - self.average) / self._all_seen
+        self.credited = max(self.average, self.credited if self._are_known else 0.0)
         seen = self._seen[group] = min(self._seen.get(group, 0) + 1, AVERAGED_OF_GROUP)
         mean = self.pop(group, 0.0)  # so that the group seen last comes last
         self[group] = mean + (took - mean) / seen
@@ -212,7 +220,7 @@ class FairScheduler:
         siblings = self._siblings.get(None)
         if siblings is None:
             return next(iter(groups))
-        floor, finish = siblings.now - self._credit_turns * self._costs.average, siblings.finish
+        floor, finish = siblings.now - self._credit_turns * self._costs.credited, siblings.finish
         starts = [finish.get(group, floor) for group in groups]
         least = min(starts)
         if least > floor:
@@ -242,7 +250,7 @@ class FairScheduler:
 
     def _plan_siblings(self, groups: Sequence[_Group], count: int) -> dict[_Group, int]:
         """As `plan`, of groups without parents; claims spend much of their time here."""
-        siblings, credit = self._siblings.get(None), self._credit_turns * self._costs.average
+        siblings, credit = self._siblings.get(None), self._credit_turns * self._costs.credited
         floor = -credit if siblings is None else siblings.now - credit
         finish = {} if siblings is None else siblings.finish
         starts = [max(floor, finish.get(group, floor)) for group in groups]
@@ -262,7 +270,7 @@ class FairScheduler:
 
     def record(self, group: Group) -> float:
         """Count a turn that a group used; return its cost in seconds, for `correct`."""
-        cost, credit = self._costs[group], self._credit_turns * self._costs.average
+        cost, credit = self._costs[group], self._credit_turns * self._costs.credited
         for parent, name, weight in self._paths[group]:
             siblings = self._siblings[parent]
             start = siblings.start(name, credit)
@@ -282,14 +290,14 @@ class FairScheduler:
             took_seconds: The time from the claim to the end.
         """
         more = max(took_seconds, LEAST_SECONDS) - charged_seconds
-        credit = self._credit_turns * self._costs.average
+        credit = self._credit_turns * self._costs.credited
         for parent, name, weight in self._paths[group]:
             if (siblings := self._siblings.get(parent)) is not None:
                 siblings.finish[name] = siblings.start(name, credit) + more / weight
 
     def _start(self, step: _Step) -> float:
         """Return when the next turn of a group, or of a parent, starts among its siblings."""
-        siblings, credit = self._siblings.get(step[0]), self._credit_turns * self._costs.average
+        siblings, credit = self._siblings.get(step[0]), self._credit_turns * self._costs.credited
         return -credit if siblings is None else siblings.start(step[1], credit)
 
     def _coming(self, groups: Sequence[_Group], depth: int) -> Iterator[_Group]:

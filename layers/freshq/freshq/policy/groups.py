@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from freshq.errors import plain, quoted
 from freshq.policy.value import DEFAULT_COST
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 Group: TypeAlias = str | None
+# What groups share: the time of the workers, or units of cost.
+Share: TypeAlias = Literal["seconds", "units"]
+# Precedes a kind among the names of groups, none of which has a NUL.
+KIND: Final = "\0"
 # Weights outside this range would be mistakes, and lose precision.
 SMALLEST_WEIGHT: Final = 1e-3
 LARGEST_WEIGHT: Final = 1e3
@@ -46,10 +50,10 @@ def _check_rate(name: str, rate: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """Weight and limits of a group, or of all groups below a parent. Validated on construction.
+    """Weight and limits of a group, of all groups below a parent, or of a kind. Validated on construction.
 
     Attributes:
-        weight: Its share of the time relative to its siblings, while all of them have work.
+        weight: Its share relative to its siblings, while all of them have work.
         max_running: Maximum number of running tasks, over all workers; None: no limit.
         rate_per_second: Maximum number of starts per second, over all workers; None: no limit.
         units_per_second: Maximum units per second that its tasks take, over all workers: the sum of their
@@ -103,6 +107,11 @@ class GroupRule:
         """How many units can be saved up; 0 without a limit in units."""
         return self.burst_units or self.units_per_second or 0.0
 
+    def seconds_per_task(self, units: float) -> float:
+        """Return the time that the rates take to make room for a task with a cost."""
+        of_units = units / self.units_per_second if self.units_per_second else 0.0
+        return max(of_units, 1 / self.rate_per_second if self.rate_per_second else 0.0)
+
     def slowed(self, part: float) -> Self:
         """Return the rule with a part of its rates."""
         rate, units = self.rate_per_second, self.units_per_second
@@ -135,6 +144,9 @@ class GroupRules:
         default: The rule of groups and parents that `of` does not name.
         of: Rules by the name of a group or a parent.
         separator: One character between the levels of a name; None: no group has a parent.
+        kinds: Rates of kinds of tasks, whatever their groups: `rate_per_second`, `units_per_second` and
+            `burst_units` only. Claims look past tasks of kinds without room.
+        share: What groups share by their weights: the "seconds" that their runs take, or their "units".
 
     Examples:
         >>> queue = Queue.memory(groups=GroupRules(default=GroupRule(max_running=5), separator="/"))
@@ -143,6 +155,8 @@ class GroupRules:
     default: GroupRule = UNLIMITED
     of: Mapping[str, GroupRule] = field(default_factory=dict, hash=False)
     separator: str | None = None
+    kinds: Mapping[str, GroupRule] = field(default_factory=dict, hash=False)
+    share: Share = "seconds"
 
     def __post_init__(self) -> None:
         """Check the separator and the names.
@@ -153,13 +167,17 @@ class GroupRules:
         if self.separator is not None and not (isinstance(self.separator, str) and len(self.separator) == 1):
             msg = f"separator: must be one character or None, got {quoted(self.separator)}"
             raise ValueError(msg)
-        for name, rule in self.of.items():
-            if not name or not isinstance(name, str) or not isinstance(rule, GroupRule):
-                msg = f"of: must have a GroupRule for each name of a group, got {quoted(name)}: {rule!r:.80}"
-                raise ValueError(msg)
-        if len(self.of) > MAX_RULES:
-            msg = f"of: must have at most {MAX_RULES:,} rules, got {len(self.of):,}; use default for the rest"
+        if self.share not in get_args(Share):
+            msg = f"share: must be 'seconds' or 'units', got {quoted(self.share)}"
             raise ValueError(msg)
+        _check_rules("of", self.of)
+        _check_rules("kinds", self.kinds)
+        for kind, rule in self.kinds.items():
+            if not rule.has_rate or rule.max_running is not None or rule.weight != UNLIMITED.weight:
+                msg = (
+                    f"kinds.{plain(kind)}: must limit rate_per_second or units_per_second, and have neither "
+                )
+                raise ValueError(msg + "weight nor max_running, which only groups have")
 
     @classmethod
     def of_values(cls, values: object) -> Self:
@@ -171,60 +189,97 @@ class GroupRules:
         if not isinstance(values, Mapping):
             msg = f'must be a JSON object such as {{"of": {{"acme": {{"weight": 3}}}}}}, got {quoted(values)}'
             raise ValueError(msg)
-        _only(values, "default", "of", "separator")
-        of = values.get("of", {})
-        if not isinstance(of, Mapping):
-            msg = f"of: must be a JSON object with a rule for each name, got {quoted(of)}"
-            raise ValueError(msg)
-        rules = {name: _rule(f"of.{name}", rule) for name, rule in of.items()}
-        return cls(_rule("default", values.get("default", {})), rules, values.get("separator"))
+        _only(values, *(each.name for each in fields(cls)))
+        rules: dict[str, Any] = {"default": _rule("default", values.get("default", {}))}
+        for where in ("of", "kinds"):
+            of = values.get(where, {})
+            if not isinstance(of, Mapping):
+                msg = f"{where}: must be a JSON object with a rule for each name, got {quoted(of)}"
+                raise ValueError(msg)
+            rules[where] = {name: _rule(f"{where}.{name}", rule) for name, rule in of.items()}
+        return cls(**{**values, **rules})
 
     def values(self) -> dict[str, Any]:
         """Return the settings that differ from the defaults, as JSON values."""
         values: dict[str, Any] = {}
         if self.default != UNLIMITED:
             values["default"] = self.default.values()
-        if self.of:
-            values["of"] = {name: rule.values() for name, rule in self.of.items()}
-        return values if self.separator is None else {**values, "separator": self.separator}
+        for where, rules in (("of", self.of), ("kinds", self.kinds)):
+            if rules:
+                values[where] = {name: rule.values() for name, rule in rules.items()}
+        if self.separator is not None:
+            values["separator"] = self.separator
+        return values if self.share == SHARED_EQUALLY.share else {**values, "share": self.share}
 
     @cached_property  # every claim asks
     def has_limits(self) -> bool:
-        """Whether they limit any group."""
-        return self.default.has_limit or any(rule.has_limit for rule in self.of.values())
+        """Whether they limit any group or kind."""
+        return bool(self.kinds) or self.default.has_limit or any(rule.has_limit for rule in self.of.values())
 
     @cached_property
     def has_rates(self) -> bool:
-        """Whether they limit the starts of any group, or the units that they take."""
-        return any(rule.has_rate for rule in (self.default, *self.of.values()))
+        """Whether they limit the starts of any group or kind, or the units that they take."""
+        return any(rule.has_rate for rule in self._all)
 
     @cached_property
     def has_units(self) -> bool:
-        """Whether they limit the units of any group."""
-        return any(rule.units_per_second is not None for rule in (self.default, *self.of.values()))
+        """Whether they limit the units of any group or kind."""
+        return any(rule.units_per_second is not None for rule in self._all)
+
+    @cached_property
+    def counts_running(self) -> bool:
+        """Whether they limit the running tasks of any group."""
+        return any(rule.max_running is not None for rule in self._all)
+
+    @property
+    def _all(self) -> tuple[GroupRule, ...]:
+        return self.default, *self.of.values(), *self.kinds.values()
 
     def rule(self, name: Group) -> GroupRule:
-        """Return the rule of a group or a parent. Tasks without a group have the default rule."""
-        return self.default if name is None else self.of.get(name, self.default)
+        """Return the rule of a group or a parent, or of a kind after a `KIND`.
 
-    def rated(self, group: Group) -> str | None:
-        """Return the nearest of a group and its ancestors whose rate is limited; None if there is none."""
-        names = self.lineage(group)[::-1] if self.has_rates else ()
-        return next((name for name in names if name and self.rule(name).has_rate), None)
+        Tasks without a group have the default rule.
+        """
+        if name is None:
+            return self.default
+        if name[:1] == KIND:
+            return self.kinds.get(name[1:], UNLIMITED)
+        return self.of.get(name, self.default)
+
+    def limiting(self, group: Group, kind: str | None) -> tuple[str, ...]:
+        """Return the names whose rules limit a task: of its group and its ancestors, and of its kind."""
+        names = tuple(name for name in self.lineage(group) if name is not None)
+        return (*names, f"{KIND}{kind}") if kind in self.kinds else names
+
+    def charges(self, group: Group, kind: str | None) -> bool:
+        """Return whether they limit the units of a task."""
+        return any(self.rule(name).units_per_second is not None for name in self.limiting(group, kind))
+
+    def rated(self, group: Group, kind: str | None = None) -> str | None:
+        """Return whose rate slows down if a task meets push-back; None if none of its rates is limited.
+
+        That is its kind, or the nearest of its group and the group's ancestors.
+        """
+        names = self.limiting(group, kind)[::-1] if self.has_rates else ()
+        return next((name for name in names if self.rule(name).has_rate), None)
 
     def slowed(self, parts: Mapping[str, float]) -> GroupRules:
-        """Return rules in which the rates of some groups are a part of what they are here.
+        """Return rules in which the rates of some groups and kinds are a part of what they are here.
 
         Args:
-            parts: By name: the part of its rate, above 0. An empty name is no group's.
+            parts: By name, of a kind after a `KIND`: the part of its rate, above 0. An empty name is no
+                group's.
         """
-        slowed = dict(self.of)
+        of, kinds = dict(self.of), dict(self.kinds)
         for name, part in parts.items():
             rule = self.rule(name)
-            fits = name in slowed or (name and len(slowed) < MAX_RULES)
-            if fits and rule.has_rate:
-                slowed[name] = rule.slowed(part)
-        return self if slowed == self.of else replace(self, of=slowed)
+            if not (name and rule.has_rate):
+                continue
+            if name[0] == KIND:
+                kinds[name[1:]] = rule.slowed(part)
+            elif name in of or len(of) < MAX_RULES:
+                of[name] = rule.slowed(part)
+        return self if (of, kinds) == (self.of, self.kinds) else replace(self, of=of, kinds=kinds)
 
     def lineage(self, group: Group) -> tuple[Group, ...]:
         """Return the names of a group's ancestors, the oldest first, and its own at the end."""
@@ -233,6 +288,16 @@ class GroupRules:
             return (group,)
         parts = group.split(separator)
         return tuple(separator.join(parts[: count + 1]) for count in range(len(parts)))
+
+
+def _check_rules(where: str, rules: Mapping[str, GroupRule]) -> None:
+    for name, rule in rules.items():
+        if not name or not isinstance(name, str) or not isinstance(rule, GroupRule):
+            msg = f"{where}: must have a GroupRule for each name, got {quoted(name)}: {rule!r:.80}"
+            raise ValueError(msg)
+    if len(rules) > MAX_RULES:
+        msg = f"{where}: must have at most {MAX_RULES:,} rules, got {len(rules):,}; use default for the rest"
+        raise ValueError(msg)
 
 
 # The rules of a queue that names none.
@@ -268,7 +333,7 @@ def rate_window(rate_per_second: float) -> tuple[int, float]:
 
 
 class StartLog:
-    """The recent starts of the groups and parents with a rate, and the units that they have left.
+    """The recent starts of the groups, parents and kinds with a rate, and the units that they have left.
 
     All workers share one, as JSON values.
     """
@@ -300,12 +365,14 @@ class StartLog:
         left = min(rule.most_units, self.units(name, rule, now) - units)
         self._units[name] = left, max(now, self._units.get(name, (0.0, now))[1])
 
-    def correct(self, taken: Iterable[tuple[Group, float]], rules: GroupRules, now: float) -> None:
-        """Take the units of each group in turn from it and its parents, as `take_units` does."""
-        for group, units in taken:
-            for name in rules.lineage(group):
+    def correct(
+        self, taken: Iterable[tuple[Group, str | None, float]], rules: GroupRules, now: float
+    ) -> None:
+        """Take units from each group in turn, its parents and a kind, as `take_units` does."""
+        for group, kind, units in taken:
+            for name in rules.limiting(group, kind):
                 rule = rules.rule(name)
-                if name is not None and rule.units_per_second is not None:
+                if rule.units_per_second is not None:
                     self.take_units(name, rule, units, now)
 
     def wait_seconds(self, name: str, rule: GroupRule, now: float) -> float:
@@ -360,23 +427,23 @@ class StartLog:
 
 
 class GroupRoom:
-    """The room that the limits leave to each group during one claim.
-
-    Tasks without a group have no limit.
+    """The room that the limits leave to each group and kind during one claim.
 
     Attributes:
         full: The groups found without room.
+        full_kinds: The kinds found without room.
         log: The recent starts.
-        started: Whether a task of a group was started.
-        rated: The groups and parents with a limit of starts that had one.
+        passed_over: Whether a task was passed over because of its kind.
+        started: Whether a task with a limit was started.
+        rated: The groups, parents and kinds with a limit of starts that had one.
         expected: By group: the units of a task that is not known yet, if they are not `DEFAULT_COST`.
-        wait_seconds: When the rates leave room again for one of the full groups; infinite if none is full
-            because of a rate.
+        wait_seconds: When the rates leave room again for one of the full groups or kinds; infinite if none is
+            full because of a rate.
     """
 
     __slots__ = (
-        *("_now", "_rules", "_running", "_started", "expected", "full", "log", "rated", "started"),
-        "wait_seconds",
+        *("_now", "_rules", "_running", "_started", "expected", "full", "full_kinds", "log"),
+        *("passed_over", "rated", "started", "wait_seconds"),
     )
 
     def __init__(self, rules: GroupRules, running: Callable[[str], int], log: StartLog, now: float) -> None:
@@ -394,26 +461,38 @@ class GroupRoom:
         self._now = now
         self._started: Counter[str] = Counter()
         self.full: set[Group] = set()
+        self.full_kinds: set[str] = set()
         self.started = False
         self.rated: set[str] = set()
         self.expected: Mapping[Group, float] = {}
+        self.passed_over = False
         self.wait_seconds = math.inf
 
     def allows(self, group: Group) -> bool:
-        """Return whether a task of a group may start now."""
+        """Return whether a task of a group may start now, unless its kind is limited."""
         if group in self.full:
             return False
-        for name in self._rules.lineage(group):
-            if name is None:
-                return True
-            rule = self._rules.rule(name)
-            if rule.max_running is not None and self._in_work(name) >= rule.max_running:
-                self.full.add(group)
-                return False
-            if rule.has_rate and (seconds := self.log.wait_seconds(name, rule, self._now)):
-                self.wait_seconds = min(self.wait_seconds, seconds)
-                self.full.add(group)
-                return False
+        if all(map(self._has_room, self._rules.limiting(group, None))):
+            return True
+        self.full.add(group)
+        return False
+
+    def allows_kind(self, kind: str | None) -> bool:
+        """Return whether a task of a kind may start now, unless its group is limited."""
+        if kind in self.full_kinds:
+            return False
+        if kind not in self._rules.kinds or self._has_room(f"{KIND}{kind}"):
+            return True
+        self.full_kinds.add(str(kind))
+        return False
+
+    def _has_room(self, name: str) -> bool:
+        rule = self._rules.rule(name)
+        if rule.max_running is not None and self._in_work(name) >= rule.max_running:
+            return False
+        if rule.has_rate and (seconds := self.log.wait_seconds(name, rule, self._now)):
+            self.wait_seconds = min(self.wait_seconds, seconds)
+            return False
         return True
 
     def _in_work(self, name: str) -> int:
@@ -421,13 +500,11 @@ class GroupRoom:
             self._started[name] = self._running(name)
         return self._started[name]
 
-    def start(self, group: Group, units: float | None = None) -> None:
-        """Count a task of a group that starts, and takes units; None: those that are expected."""
+    def start(self, group: Group, units: float | None = None, kind: str | None = None) -> None:
+        """Count a task that starts, and takes units; None: those that are expected of its group."""
         if units is None:
             units = self.expected.get(group, DEFAULT_COST)
-        for name in self._rules.lineage(group):
-            if name is None:
-                return
+        for name in self._rules.limiting(group, kind):
             self.started = True
             rule = self._rules.rule(name)
             if rule.max_running is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Self
 
 ROUNDING: Final = 1e-9  # 0.1 s * 10/s must count as one whole token
@@ -26,10 +27,20 @@ LOWERED_EVERY_SECONDS: Final = 1.0
 PART_PER_SECOND: Final = 0.01
 
 
-class TokenBucket:
-    """Admits at most `rate_per_second` on average, and bursts of at most `burst`.
+def spent(tokens: float, costs: Sequence[float]) -> tuple[float, int]:
+    """Spend the costs of tasks while a whole token is left; return the tokens left, and of how many tasks."""
+    for taken, cost in enumerate(costs):
+        if tokens < 1 - ROUNDING:
+            return tokens, taken
+        tokens -= cost
+    return tokens, len(costs)
 
-    In any time T it admits at most burst + rate * T.
+
+class TokenBucket:
+    """Admits at most `rate_per_second` units on average, one per task by default, and bursts of `burst`.
+
+    A task starts while a whole unit is left, and takes its cost; what it takes beyond that is a debt. In any
+    time T the tasks take at most burst + rate * T, and the cost of one more task.
     """
 
     def __init__(self, rate_per_second: float, burst: int, now: float) -> None:
@@ -52,11 +63,16 @@ class TokenBucket:
         gained = max(0.0, now - self._filled_at) * self._rate_per_second * part
         self._tokens = min(float(self._burst), self._tokens + gained)
         self._filled_at = max(now, self._filled_at)
-        return math.floor(self._tokens + ROUNDING)
+        return max(0, math.floor(self._tokens + ROUNDING))
 
-    def take(self, count: int) -> None:
-        """Spend `count` tokens that `available` has just reported."""
-        self._tokens -= count
+    def take(self, *costs: float) -> int:
+        """Spend the costs of tasks after `available`, while a whole token is left; return of how many."""
+        self._tokens, taken = spent(self._tokens, costs)
+        return taken
+
+    def correct(self, units: float) -> None:
+        """Spend units in addition; a negative number returns some, up to the burst."""
+        self._tokens = min(float(self._burst), self._tokens - units)
 
     def seconds_until_next(self) -> float:
         """Return the time until the next whole token, as of the last `available`."""
@@ -108,7 +124,7 @@ class BucketState:
     """A token bucket in stored form, written on condition that it has not changed.
 
     Attributes:
-        tokens: Number of tokens at `filled_at`.
+        tokens: Number of tokens at `filled_at`; below 0, dear tasks took them in advance.
         filled_at: In seconds.
     """
 
@@ -137,6 +153,9 @@ class SharedBucket:
 
     In any time T all workers together admit at most burst + rate * T, plus tokens leased before that have not
     expired: at most one block per worker. The block of a worker that dies is lost.
+
+    A task that costs more than the rest of a block is charged to the bucket, by one more write, and starts
+    while a whole token is left: so the tasks take in addition at most the cost of one more task.
 
     Attributes:
         rate_per_second: Tokens added per second, greater than 0.
@@ -167,20 +186,35 @@ class SharedBucket:
         """Return a full bucket at `now` (seconds)."""
         return BucketState(float(self.burst), now)
 
-    def lease(self, state: BucketState, now: float, wanted: int) -> tuple[BucketState, TokenBlock]:
-        """Return the bucket after a lease, and the leased tokens.
+    def filled(self, state: BucketState, now: float, owed: float = 0.0) -> BucketState:
+        """Return the bucket at a time, without what is owed to it; a negative number returns tokens.
 
         Args:
             state: The bucket that was read.
             now: Current time in seconds. Workers' clocks may differ; the bucket's never runs backwards.
-            wanted: Number of tokens that the worker can use now, 1 or more.
+            owed: Number of tokens.
         """
         now = max(now, state.filled_at)
-        tokens = min(float(self.burst), state.tokens + (now - state.filled_at) * self.rate_per_second)
-        count = min(wanted, self.block, math.floor(tokens + ROUNDING))
-        short_seconds = max(0.0, 1.0 - tokens) / self.rate_per_second if count < 1 else 0.0
-        left = max(0.0, tokens - count)
-        return BucketState(left, now), TokenBlock(count, now + self.block_seconds, short_seconds)
+        tokens = state.tokens + (now - state.filled_at) * self.rate_per_second - owed
+        return BucketState(min(float(self.burst), tokens), now)
+
+    def lease(
+        self, state: BucketState, now: float, wanted: int, owed: float = 0.0
+    ) -> tuple[BucketState, TokenBlock]:
+        """Return the bucket after a lease, and the leased tokens.
+
+        Args:
+            state: The bucket that was read.
+            now: As for `filled`.
+            wanted: Number of tokens that the worker can use now, 1 or more.
+            owed: As for `filled`.
+        """
+        state = self.filled(state, now, owed)
+        count = max(0, min(wanted, self.block, math.floor(state.tokens + ROUNDING)))
+        short_seconds = max(0.0, 1.0 - state.tokens) / self.rate_per_second if count < 1 else 0.0
+        left = max(0.0, state.tokens - count) if count else state.tokens
+        block = TokenBlock(count, state.filled_at + self.block_seconds, short_seconds)
+        return BucketState(left, state.filled_at), block
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import RefusedError, StoreError
@@ -62,6 +63,7 @@ SPARE_ROWS: Final = 20
 SECOND_PAGE_ROWS: Final = 50
 # Tasks of a line that a claim looks at, to skip those past their own deadline; this takes a millisecond.
 LOOKED_ROWS: Final = 1_000
+NO_DELAYS: Final[Mapping[str, float]] = MappingProxyType({})
 # Far more than one process can start; the lease record of a claim must fit into one item.
 MAX_CLAIM: Final = 1000
 
@@ -187,10 +189,13 @@ def _extended_alone(core: Core, claim: Claim, now: float, lease_until: float) ->
         return None
 
 
-def _give_back(core: Core, claims: Sequence[Claim]) -> None:
-    """Return tasks to their lines, where the stale ones are shed; the attempts are not counted."""
-    now, life = core.now(), core.rules.lifecycle
-    releases = [(life.released(held_task(claim), now), Guard.held(claim.token)) for claim in claims]
+def _give_back(core: Core, claims: Sequence[Claim], delays: Mapping[str, float] = NO_DELAYS) -> None:
+    """Return tasks to their lines, some after delays; the stale ones are shed, and no attempt is counted."""
+    now, released = core.now(), core.rules.lifecycle.released
+    each = [
+        (held_task(claim), delays.get(claim.task.task_id, 0), Guard.held(claim.token)) for claim in claims
+    ]
+    releases = [(released(task, now, seconds), guard) for task, seconds, guard in each]
     try:
         if releases:
             core.store.replace_many(releases)
@@ -220,24 +225,30 @@ def refuse_limits(core: Core) -> None:
     """
     if core.rules.config.groups.has_limits:
         msg = "groups: a transaction cannot keep the limits of groups, as others do not see what it holds; "
-        raise ValueError(msg + "claim under leases, or remove max_running and rate_per_second")
+        raise ValueError(msg + "claim under leases, or remove all limits")
 
 
 def within_limits(core: Core, running: SharedRunning, claims: list[Claim]) -> list[Claim]:
-    """Return the claims that the limits of groups admit; release the others.
+    """Return the claims that the limits of groups and kinds admit; release the others.
+
+    Those whose kinds have no room are put off: the store shows no kinds, so the next claim would take them
+    again.
 
     Raises:
         StoreError: If the store did not answer; all were released.
     """
-    if not any(claim.task.group for claim in claims):
-        return claims
     try:
         now = core.now()
-        admitted = running.admitted(claims, core.brakes.groups(core.rules.config.groups, now), now)
+        rules = core.brakes.groups(core.rules.config.groups, now)
+        if not any(rules.limiting(claim.task.group, claim.task.kind) for claim in claims):
+            return claims
+        admitted = running.admitted(claims, rules, now)
     except StoreError:
         _give_back(core, claims)
         raise
-    _give_back(core, [claim for claim in claims if claim not in admitted])
+    _give_back(core, [claim for claim in claims if claim not in admitted], running.put_off)
+    if running.put_off:
+        core.upkeep.delayed()
     return admitted
 
 
@@ -527,6 +538,7 @@ class Search:
             if claim is not None:
                 claim.end(moment.now)
                 request.room_in_seconds = claim.room.wait_seconds
+                request.search_incomplete |= claim.room.passed_over
             return reader.take(chosen, moment)
 
         tasks = self._store.take_locked(request, choose)
@@ -823,6 +835,7 @@ class Claiming(Verbs):
         if running is not None:
             claims = within_limits(core, running, claims)
             request.room_in_seconds = min(room.wait_seconds, running.wait_seconds)
+            request.search_incomplete |= bool(running.put_off)
         return Claims(claims, more=request.search_incomplete, room_in_seconds=request.room_in_seconds)
 
     def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:

@@ -150,8 +150,8 @@ class Core:
         book: The lines that this process knows.
         open_lines: The lines of groups that have room, if there are limits and many lines.
         brakes: How far providers have slowed the rates of the queue and its groups.
-        units_due: What ended tasks took beyond, or less than, the units that were charged: their groups, and
-            the units.
+        units_due: What ended tasks took beyond, or less than, the units that were charged: their groups,
+            their kinds, and the units.
         running: Enforces the limits of groups; None if the store does.
         telemetries: Receive every verb.
         observer: All of them, but their own errors are only logged. None if there are none.
@@ -187,7 +187,7 @@ class Core:
         self.open_lines = OpenLines(self.book)
         self.later = Later(self.name, self.catch_up)
         self.brakes = SharedBrakes(store, self.name)
-        self.units_due: deque[tuple[Group, float]] = deque()
+        self.units_due: deque[tuple[Group, str | None, float]] = deque()
         self.running = None if store.counts_groups else SharedRunning(store, self.name)
         self.warned_of_slow_claim_at = -inf
         given = "clock" in config.model_fields_set
@@ -659,28 +659,31 @@ class Core:
 
     def stopped_running(self, tasks: Sequence[Task]) -> None:
         """Stop counting tasks as running that never ran, and return what was charged for them."""
-        if self.rules.config.groups.has_units:
+        self.schedulers.returned(tasks)
+        rules = self.rules.config.groups
+        if rules.has_units:
             charged = tasks if self.running is None else filter(self.running.counts, tasks)
-            self.units_due += [(task.group, -task.units) for task in charged if task.group is not None]
+            where = [(task.group, task.kind, -task.units) for task in charged]
+            self.units_due += [each for each in where if rules.charges(*each[:2])]
         if self.running is not None:
             self.running.ended(tasks, self.now())
         if self.units_due:
             self.correct_units()
 
-    def _ended_in_group(self, task: Task, settled: Task) -> None:
-        """Stop counting a task of a group; note what its run took beyond, or less than, its cost.
+    def _left(self, task: Task, settled: Task) -> float:
+        """Stop counting a task as running; return the units that its run took.
 
-        A run whose attempt does not count took nothing, unless it said so.
+        A run whose attempt does not count took nothing, unless it said so. What the units are beyond, or less
+        than, the cost of the task is noted.
         """
         if self.running is not None:
             self.running.ended([task], settled.updated)
-        if not self.rules.config.groups.has_units:
-            return
         units = task.units_taken
         if units is None:
             units = 0.0 if settled.attempts < task.attempts else task.units
-        if units != task.units:
-            self.units_due.append((task.group, units - task.units))
+        if units != task.units and self.rules.config.groups.charges(task.group, task.kind):
+            self.units_due.append((task.group, task.kind, units - task.units))
+        return units
 
     def correct_units(self) -> None:
         """Charge, or return, the units that are due; if the store does not answer, with the next ones."""
@@ -702,7 +705,7 @@ class Core:
                 self.store.take_locked(request, correct)
         except StoreError:
             self.units_due += due
-            logger.warning("queue %r: could not correct the units of groups", self.name, exc_info=True)
+            logger.warning("queue %r: could not correct the units of tasks", self.name, exc_info=True)
 
     def ended(self, claim: Claim, settled: Task, *, is_served: bool) -> Task:
         """Count the end of an attempt, and the time that it took; return the settled task.
@@ -716,11 +719,12 @@ class Core:
         took_seconds = max(0.0, settled.updated - (task.last_claim_at or task.updated))
         handle = handle_of(task)
         own_seconds = took_seconds if handle is None else took_seconds / handle.shared_by
-        self.schedulers.settled(task, own_seconds)
+        groups, units = self.rules.config.groups, 0.0
+        if groups.has_limits or groups.share == "units":
+            units = self._left(task, settled)
+        self.schedulers.settled(task, own_seconds, units)
         if self.rules.config.order.plans:
             self.service.ended(task, own_seconds)
-        if task.group is not None:
-            self._ended_in_group(task, settled)
         in_time = None
         if settled.status is TaskStatus.PENDING:
             self.upkeep.delayed()

@@ -415,12 +415,16 @@ class LimitedClaim(CountedClaim):
         self._now = now
         self._counts: dict[str, int] = {}
         super().__init__(reader, request, GroupRoom(request.groups, self._running, self._log, now))
+        for kind in request.groups.kinds:
+            self.room.allows_kind(kind)
+        reader.full_kinds = self.room.full_kinds
 
     @override
     def count(self, groups: Sequence[Group]) -> None:
         """Count the running tasks of the given groups in one call, if no group has groups below it."""
         names = [group for group in groups if group is not None and group not in self._counts]
-        if self.request.groups.separator is None and names:
+        rules = self.request.groups
+        if rules.separator is None and rules.counts_running and names:
             self._counts |= {**dict.fromkeys(names, 0), **self._running_tasks.running(names)}
 
     @override

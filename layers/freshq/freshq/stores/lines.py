@@ -17,11 +17,11 @@ from typing_extensions import TypeVar, override
 
 from freshq.model.forks import new_lock
 from freshq.model.lifecycle import TOKEN_CHARS, ClaimMoment, new_token
-from freshq.policy.fairness import FairScheduler, GroupCosts
+from freshq.policy.fairness import LEAST_SECONDS, FairScheduler, GroupCosts
 from freshq.policy.groups import GroupRules
 from freshq.policy.order import Order, OrderPolicy
 from freshq.policy.shedding import CLOCK_STEP_SECONDS
-from freshq.policy.value import ServiceTimes
+from freshq.policy.value import DEFAULT_COST, ServiceTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -201,11 +201,13 @@ class LineOrders:
 
 
 class LevelSchedulers:
-    """A `FairScheduler` for each level: its groups share the time of the workers. Thread-safe."""
+    """A `FairScheduler` for each level: its groups share the workers' time, or units. Thread-safe."""
 
     def __init__(self, rules: GroupRules | None = None, costs: GroupCosts | None = None) -> None:
         self._rules = rules or GroupRules()
-        self._costs = GroupCosts() if costs is None else costs
+        # What the tasks of each group take, in seconds, and in what the groups share.
+        self._seconds = GroupCosts()
+        self._costs = self._seconds if costs is None else costs
         self._lock = new_lock()
         self._levels = self._new_levels()
         # The costs of the turns of running tasks, by task id; the last claimed task last.
@@ -229,19 +231,30 @@ class LevelSchedulers:
         """Use other rules from now on."""
         with self._lock:
             self._count()
-            self._rules = rules
+            earlier, self._rules = self._rules, rules
+            if rules.share != earlier.share:  # earlier costs have another unit
+                self._costs = self._seconds if rules.share == "seconds" else GroupCosts(are_known=True)
+                self._levels, self._charged = self._new_levels(), {}
             for scheduler in self._levels.values():
                 scheduler.follow(rules)
 
     def claimed(self, tasks: Iterable[Task]) -> None:
         """Note the costs of the turns of claimed tasks, until they are settled."""
-        self._uncounted.extend([(LevelSchedulers._charge, task.task_id, task.group) for task in tasks])
-
-    def settled(self, task: Task, took_seconds: float) -> None:
-        """Replace the cost of a task's turn by the time that the task took."""
-        self._uncounted.append(
-            (LevelSchedulers._correct, task.task_id, task.priority, task.group, took_seconds)
+        charge = LevelSchedulers._charge
+        self._uncounted.extend(
+            [(charge, task.task_id, task.priority, task.group, task.cost) for task in tasks]
         )
+
+    def settled(self, task: Task, took_seconds: float, units: float = DEFAULT_COST) -> None:
+        """Replace the cost of a task's turn by the time, or the units, that its run took."""
+        self._uncounted.append(
+            (LevelSchedulers._correct, task.task_id, task.priority, task.group, took_seconds, units)
+        )
+
+    def returned(self, tasks: Iterable[Task]) -> None:
+        """Return the costs of the turns of claimed tasks that do not run."""
+        undo = LevelSchedulers._return
+        self._uncounted.extend([(undo, task.task_id, task.priority, task.group) for task in tasks])
 
     def record(self, level: int, group: str | None, count: int) -> None:
         """Count turns that a group used while it was the only one with work."""
@@ -254,17 +267,37 @@ class LevelSchedulers:
             count, *arguments = self._uncounted.popleft()
             count(self, *arguments)
 
-    def _charge(self, task_id: str, group: str | None) -> None:
-        self._charged[task_id] = self._costs[group]
+    def _charge(self, task_id: str, level: int, group: str | None, cost: float | None) -> None:
+        charged = self._costs[group]
+        if self._rules.share == "units":  # the cost of the task is known, unlike its time
+            units = max(DEFAULT_COST if cost is None else cost, LEAST_SECONDS)
+            if not self._costs:  # credit is a number of average turns, which have no average yet
+                self._costs.observe(group, units)
+                self._levels = self._new_levels()
+                self._levels[level].record(group)
+                charged = self._costs[group]
+            self._levels[level].correct(group, charged, units)
+            charged = units
+        self._charged[task_id] = charged
         if len(self._charged) > MAX_CHARGED:
             del self._charged[next(iter(self._charged))]
 
-    def _correct(self, task_id: str, level: int, group: str | None, took_seconds: float) -> None:
+    def _correct(
+        self, task_id: str, level: int, group: str | None, took_seconds: float, units: float
+    ) -> None:
         charged = self._charged.pop(task_id, None)
         if charged is None:  # another process claimed it
             charged = self._costs[group]
-        self._levels[level].correct(group, charged, took_seconds)
-        self._costs.observe(group, took_seconds)
+        took = took_seconds
+        if self._rules.share == "units":
+            took = units
+            self._seconds.observe(group, took_seconds)
+        self._levels[level].correct(group, charged, took)
+        self._costs.observe(group, took)
+
+    def _return(self, task_id: str, level: int, group: str | None) -> None:
+        if (charged := self._charged.pop(task_id, None)) is not None:
+            self._levels[level].correct(group, charged, 0.0)
 
     def _record(self, level: int, group: str | None, count: int) -> None:
         for _ in range(count):
@@ -274,7 +307,7 @@ class LevelSchedulers:
         """Return the average time of the tasks of a group that this process saw; if none, of all tasks."""
         with self._lock:
             self._count()
-            return self._costs[group]
+            return self._seconds[group]
 
     def plan(self, level: int, groups: Sequence[str | None], count: int) -> dict[str | None, int]:
         """Return how many of the next turns of a level each group gets; see `FairScheduler.plan`."""
@@ -293,7 +326,7 @@ class LevelSchedulers:
         Args:
             level: The priority level.
             lines: The candidates of each group that may have work, best first.
-            room: The limits of groups: groups at their limit are left out. None: no limits.
+            room: The limits of groups and kinds: tasks at a limit are left out. None: no limits.
         """
         working = dict(lines)
         while working:
@@ -303,16 +336,28 @@ class LevelSchedulers:
             if candidate is None:
                 del working[group]
                 continue
+            if room is not None and not _starts(group, candidate, room):
+                continue
             self.record(level, group, 1)
-            if room is not None:
-                task = getattr(candidate, "task", None)  # a store that counts later shows no task
-                room.start(group, None if task is None else task.units)
             yield candidate
 
     def _next_group(self, level: int, groups: Collection[str | None]) -> str | None:
         with self._lock:
             self._count()
             return self._levels[level].next_group(groups)
+
+
+def _starts(group: str | None, candidate: object, room: GroupRoom) -> bool:
+    """Count a task of a group that starts; return False if its kind has no room."""
+    task = getattr(candidate, "task", None)  # a store that counts later shows no task
+    if task is None:
+        room.start(group)
+        return True
+    if room.allows_kind(task.kind):
+        room.start(group, task.units, task.kind)
+        return True
+    room.passed_over = True
+    return False
 
 
 class ServiceMeter:
@@ -568,7 +613,12 @@ class LimitedLines(LineReader[Stored], Protocol):
     """Reads lines, takes their tasks, and counts what runs, while no other claim takes the same tasks.
 
     In a claim within limits, no other claim of the queue counts or takes.
+
+    Attributes:
+        full_kinds: The kinds whose tasks it leaves out, as they have no room.
     """
+
+    full_kinds: Collection[str] = ()
 
     @override
     def tasks(self, found: Iterable[Stored], count: int) -> list[Task]:

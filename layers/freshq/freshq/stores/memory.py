@@ -7,7 +7,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from copy import deepcopy
-from itertools import groupby, islice
+from itertools import filterfalse, groupby, islice
 from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -359,6 +359,10 @@ class WaitingLine:
         return total
 
 
+# Whether to leave a task out, by its id; None: leave out none.
+LeavesOut: TypeAlias = "Callable[[str], bool] | None"
+
+
 class MemoryQueue:
     """The indexes of the tasks of one queue, which every change of a task keeps up to date.
 
@@ -418,12 +422,15 @@ class MemoryQueue:
         if task.status is TaskStatus.TAKEN:
             self.running.add(task.group, -1)
 
-    def claimable(self, key: str, moment: ClaimMoment, count: int, *, newest_first: bool) -> list[str]:
+    def claimable(
+        self, key: str, moment: ClaimMoment, count: int, leaves_out: LeavesOut = None, *, newest_first: bool
+    ) -> list[str]:
         """Return the ids of the best tasks of a line; forget the line if all of its tasks were stale."""
         line: WaitingLine | None = self._lines.get(key)
         if line is None:
             return []
-        found = list(islice(line.claimable(moment, newest_first=newest_first), count))
+        ids = line.claimable(moment, newest_first=newest_first)
+        found = list(islice(ids if leaves_out is None else filterfalse(leaves_out, ids), count))
         if not line:
             del self._lines[key]
         return found
@@ -605,14 +612,21 @@ class MemoryReader(LimitedLines):
     def page(
         self, key: str, moment: ClaimMoment, count: int, looked: int, *, newest_first: bool
     ) -> list[Stored]:
-        ids = self._queue.claimable(key, moment, count, newest_first=newest_first)
-        found = self._store.tasks(ids)
+        found = self._claimable(key, moment, count, newest_first=newest_first)
         return [Stored(task if self._token else copied(task), None) for task in found]
+
+    def _claimable(self, key: str, moment: ClaimMoment, count: int, *, newest_first: bool) -> list[Task]:
+        def is_left_out(task_id: str) -> bool:
+            return any(task.kind in self.full_kinds for task in self._store.tasks([task_id]))
+
+        leaves_out = is_left_out if self.full_kinds else None
+        ids = self._queue.claimable(key, moment, count, leaves_out, newest_first=newest_first)
+        return self._store.tasks(ids)
 
     @override
     def heads(self, key: str, moment: ClaimMoment, count: int, *, newest_first: bool) -> list[Head]:
-        ids = self._queue.claimable(key, moment, count, newest_first=newest_first)
-        return [Head(task.task_id, task.created, task.deadline) for task in self._store.tasks(ids)]
+        found = self._claimable(key, moment, count, newest_first=newest_first)
+        return [Head(task.task_id, task.created, task.deadline) for task in found]
 
     @override
     def found(self, heads: Sequence[Head]) -> list[Stored]:

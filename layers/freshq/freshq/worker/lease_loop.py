@@ -7,6 +7,7 @@ from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
@@ -51,6 +52,7 @@ logger = task_logger(__name__)
 
 # How long `stop_at_once` waits until finished runs are settled and the other tasks are given back.
 GIVE_BACK_SECONDS: Final = 5.0
+TASK: Final = attrgetter("claim.task")
 # If a wait takes this much longer than asked, this thread did not get the processor.
 STALL_SECONDS: Final = 0.005
 
@@ -240,7 +242,7 @@ class LeaseLoop(WorkLoop):
             limit = int(min(limit, self._breaker.room()))
             self._had_room = limit > 0
             self._fetcher.begin()
-            claims = self._queue.claim(limit) if limit > 0 else Claims()
+            claims = self._within_rate(self._queue.claim(limit)) if limit > 0 else Claims()
         except StoreError as error:
             self._store_failed(error)
             return Claims(), 0
@@ -251,6 +253,17 @@ class LeaseLoop(WorkLoop):
         self.report.claimed += len(claims)
         self._tell(claims)
         return claims, limit
+
+    def _within_rate(self, claims: Claims) -> Claims:
+        """Release the claimed tasks whose costs the rate leaves no room for; return the others."""
+        fit = self._limits.takes([claim.task for claim in claims])
+        if releases := [Settlement.release(claim) for claim in claims[fit:]]:
+            try:
+                self._queue.settle_many(releases)
+            except StoreError as error:  # the others run
+                logger.warning("%d tasks stay TAKEN until their leases expire: %s", len(releases), error)
+            del claims[fit:]
+        return claims
 
     def _available(self) -> int:
         """Return the number of tasks to claim."""
@@ -389,11 +402,12 @@ class LeaseLoop(WorkLoop):
 
     def _note_ends(self, runs: Sequence[TaskRun], ends: Sequence[RunEnd]) -> None:
         """Tell the limits and the breaker how a run ended, or a batch, which is one run for them."""
+        self._limits.took(map(TASK, runs))
         signals = {end.downstream_ok for end in ends}
         if signals != {None}:
             self._limits.ended(downstream_ok=False not in signals)
         pushed_back = {
-            run.claim.task.group: (run.claim.task, end.retry_after_seconds)
+            (run.claim.task.group, run.claim.task.kind): (run.claim.task, end.retry_after_seconds)
             for run, end in zip(runs, ends, strict=True)
             if end.retry_after_seconds is not None
         }
@@ -497,6 +511,7 @@ class LeaseLoop(WorkLoop):
 
     def _run_once(self, run: TaskRun) -> None:
         error, downstream_ok = ran_once(run.claim, self._runner_of(run))
+        self._limits.took([run.claim.task])
         self._tell_killed([run])
         self._limits.ended(downstream_ok=downstream_ok)
         self._tell_breaker(run, succeeded=downstream_ok)

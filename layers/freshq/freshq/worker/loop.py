@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import inf
@@ -17,9 +18,16 @@ from freshq.errors import StoreError
 from freshq.model.task import handle_of
 from freshq.policy.limits import TokenBucket
 from freshq.policy.retry import Backoff, equal_jitter
+from freshq.policy.value import DEFAULT_COST
 from freshq.queue.core import core_of
 from freshq.queue.polling import Fetcher
-from freshq.queue.shared.limits import OF_QUEUE, SharedRetries, SharedSlots, SharedTokens
+from freshq.queue.shared.limits import (
+    LAST_COST_WEIGHT,
+    OF_QUEUE,
+    SharedRetries,
+    SharedSlots,
+    SharedTokens,
+)
 from freshq.queue.stopping import StopRequest, Wake
 from freshq.worker.background import BackgroundUpkeep
 from freshq.worker.report import Outcome, RunReport, UnknownKinds, WorkerState, WorkerStatus, log_end
@@ -56,7 +64,8 @@ MAX_OVERRUNNING: Final = 32
 class StartLimits:
     """The limits of a worker. Checked before every claim, so that a claimed task starts immediately.
 
-    The claim loop calls `available`, `started` and `seconds_to_wait`; any thread may call the others.
+    The claim loop calls `available`, `takes`, `charge`, `started` and `seconds_to_wait`; any thread may call
+    the others.
 
     Attributes:
         awaits_token: Whether only the rate prevented a start at the last `available`.
@@ -86,6 +95,10 @@ class StartLimits:
             self._tokens = SharedTokens(store, name, config.shared_bucket, core_of(queue).brakes)
         if config.retry_budget is not None:
             self._retries = SharedRetries(store, name, config.retry_budget)
+        self._rates = [rate for rate in (self._bucket, self._tokens) if rate is not None]
+        # Mean cost of the last tasks, and what their runs took in addition.
+        self._expected_units = DEFAULT_COST
+        self._corrections: deque[float] = deque()
 
     def available(self, in_flight: int, room: int | None = None) -> int:
         """Return the number of tasks that may start now.
@@ -100,23 +113,60 @@ class StartLimits:
         slots = self._concurrency - in_flight if room is None else room
         if self._slots is not None:
             slots = min(slots, self._slots.free(in_flight, self._queue.admin.now()))
-        tokens = slots
+        tasks = slots
+        self._correct()
         if self._bucket is not None:
             part = core_of(self._queue).brakes.part(self._queue.admin.now())
-            tokens = min(tokens, self._bucket.available(time.monotonic(), part))
-        if self._tokens is not None and tokens > 0:
-            tokens = self._tokens.available(self._queue.admin.now(), tokens)
-        self.awaits_token = slots > 0 and tokens <= 0
-        return tokens
+            tasks = min(tasks, self._tasks_of(self._bucket.available(time.monotonic(), part)))
+        if self._tokens is not None and tasks > 0:
+            wanted = max(1, round(tasks * self._expected_units))
+            units = self._tokens.available(self._queue.admin.now(), wanted)
+            if units and self._expected_units > 1:  # dear tasks are charged to the bucket
+                units += max(0, int(self._tokens.beyond))
+            tasks = min(tasks, self._tasks_of(units))
+        self.awaits_token = slots > 0 and tasks <= 0
+        return tasks
+
+    def _tasks_of(self, units: int) -> int:
+        """Return how many tasks of the expected cost may start with some units: one, if there is any."""
+        return max(1, int(units / self._expected_units)) if units else 0
+
+    def takes(self, tasks: Sequence[Task]) -> int:
+        """Charge the costs of claimed tasks to the rates, and return for how many of them they leave room."""
+        if not self._rates:
+            return len(tasks)
+        costs = [task.units for task in tasks]
+        for cost in costs:
+            self._expected_units += LAST_COST_WEIGHT * (cost - self._expected_units)
+        for place, rate in enumerate(self._rates):
+            room = rate.take(*costs)
+            for earlier in self._rates[:place]:
+                earlier.correct(-sum(costs[room:]))
+            costs = costs[:room]
+        return len(costs)
+
+    def charge(self, task: Task) -> None:
+        """Charge the cost of a task that runs already: as a debt, if the rates leave no room for it."""
+        if not self.takes([task]):
+            self._corrections.append(task.units)
+
+    def took(self, tasks: Iterable[Task]) -> None:
+        """Note what the runs of tasks took, if they said so."""
+        if self._rates:
+            taken = [(task.units_taken, task.units) for task in tasks]
+            self._corrections += [took - units for took, units in taken if took is not None]
+
+    def _correct(self) -> None:
+        """Charge what runs took beyond, or less than, the costs of their tasks."""
+        while self._corrections:
+            units = self._corrections.popleft()
+            for rate in self._rates:
+                rate.correct(units)
 
     def started(self) -> None:
-        """Count one start against the limits."""
+        """Count one start against the limit of running tasks."""
         if self._slots is not None:
             self._slots.started()
-        if self._bucket is not None:
-            self._bucket.take(1)
-        if self._tokens is not None:
-            self._tokens.take(1)
 
     def seconds_to_wait(self, in_flight: int, poll_seconds: float) -> float:
         """Return the time to wait for a start: less than `poll_seconds` if only a token is missing."""
@@ -155,14 +205,15 @@ class StartLimits:
     def slow_down(self, task: Task, retry_after_seconds: float) -> None:
         """Lower the rate that a task counts towards, for all workers, because the downstream pushed back.
 
-        That is the rate of the nearest of its group and the group's ancestors that has one, or the queue's.
+        That is the rate of its kind, of the nearest of its group and the group's ancestors that has one, or
+        the queue's.
 
         Args:
             task: The task that met it.
             retry_after_seconds: When the downstream takes requests again.
         """
         core = core_of(self._queue)
-        name = core.rules.config.groups.rated(task.group)
+        name = core.rules.config.groups.rated(task.group, task.kind)
         if name is None and self._bucket is None and self._tokens is None:
             return
         try:
@@ -171,9 +222,12 @@ class StartLimits:
             logger.warning("queue %r: could not share the push-back", self._queue.name, exc_info=True)
 
     def leave(self) -> None:
-        """Return the shared slots."""
+        """Return the shared slots, and charge what runs took."""
+        self._correct()
         if self._slots is not None:
             self._slots.leave(self._queue.admin.now())
+        if self._tokens is not None:
+            self._tokens.leave()
 
 
 class ClaimBackoff:

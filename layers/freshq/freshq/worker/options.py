@@ -55,7 +55,8 @@ class WorkerConfig(BaseModel):
         None,
         gt=0,
         le=MAX_SECONDS,
-        description="Maximum number of tasks that one process starts per second. No limit by default.",
+        description="Maximum number of tasks that one process starts per second, or units of their costs. No "
+        "limit by default.",
     )
     limit: ConcurrencyLimit | None = Field(
         None,
@@ -63,7 +64,9 @@ class WorkerConfig(BaseModel):
         "to push-back from the downstream. No limit by default.",
     )
     shared_bucket: SharedBucket | None = Field(
-        None, description="Rate at which all workers of the queue start tasks. No limit by default."
+        None,
+        description="Rate at which all workers of the queue start tasks, or units of their costs. No limit "
+        "by default.",
     )
     retry_budget: RetryBudget | None = Field(
         None,

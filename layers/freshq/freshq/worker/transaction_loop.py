@@ -142,6 +142,7 @@ class TransactionLoop(WorkLoop):
                 thread.counted = True
                 self.report.claimed += 1
                 self._limits.started()
+                self._limits.charge(thread.held.task)
                 self._found_nothing = False
             if thread.held is not None and not thread.warned:
                 thread.warned = warn_if_long(thread.held.task, time.monotonic() - thread.began)
@@ -217,6 +218,8 @@ class TransactionLoop(WorkLoop):
         succeeded: bool | None = outcome is Outcome.SUCCEEDED
         if isinstance(thread.raised, Reject | Busy) or outcome is Outcome.UNSETTLED:
             succeeded = None
+        if thread.held is not None:
+            self._limits.took([thread.held.task])
         task = None if thread.held is None else thread.held.task
         with self._observing():
             self._breaker.ended(thread, task, self._observer, succeeded=succeeded)

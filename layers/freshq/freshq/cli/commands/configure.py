@@ -58,6 +58,8 @@ GroupName = Annotated[
 Weight = Annotated[float | None, typer.Option("--weight", help="Its relative share of the time.")]
 MaxRunning = Annotated[int | None, typer.Option("--max-running", help="Maximum number of running tasks.")]
 Rate = Annotated[float | None, typer.Option("--rate", help="Most starts per second.")]
+Units = Annotated[float | None, typer.Option("--units", help="Most units of cost per second.")]
+Burst = Annotated[float | None, typer.Option("--burst", help="Units that can be saved up.")]
 
 
 @with_flags(ConfigurableOptions, PANELS, show_defaults=False)
@@ -195,15 +197,18 @@ def group_set(
     weight: Weight = None,
     max_running: MaxRunning = None,
     rate: Rate = None,
+    units: Units = None,
+    burst: Burst = None,
 ) -> None:
     """Change the rule of a group.
 
     Options that are not named keep their values. Workers follow within 5 s.
     """
     given: dict[str, Any] = {"weight": weight, "max_running": max_running, "rate_per_second": rate}
+    given |= {"units_per_second": units, "burst_units": burst}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if not changes:
-        raise ValueError("set: give --weight, --max-running or --rate")
+        raise ValueError("set: give --weight, --max-running, --rate, --units or --burst")
     rules = context.session.queue.configure().groups
     rule = replace(rules.default if group_name == EVERY_OTHER else rules.rule(group_name), **changes)
     _store(context.session, rules, group_name, rule)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.errors import StoreError
 from freshq.model.forks import new_lock
 from freshq.policy.backlog_limit import Share, WorkerShares
-from freshq.policy.groups import GroupRoom, StartLog
-from freshq.policy.limits import Brake, BucketState, ConcurrencyLimit, LimitState, Signals
+from freshq.policy.groups import KIND, GroupRoom, StartLog
+from freshq.policy.limits import Brake, BucketState, ConcurrencyLimit, LimitState, Signals, spent
 from freshq.queue.shared.measures import change_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from freshq.model.answers import Claim
     from freshq.model.task import Task
@@ -40,6 +40,10 @@ MAX_BRAKES: Final = 200
 # Weight of a task in the units that the next task of its group is expected to take, and groups remembered.
 LAST_COST_WEIGHT: Final = 1 / 8
 MAX_EXPECTED: Final = 10_000
+# Tasks whose kind has no room come back at twice its rate, because some find it taken, and cost less than
+# expected; and at most this late, so that new rules reach them.
+TURN_PART: Final = 0.5
+LONGEST_TURN_SECONDS: Final = 60.0
 # A worker that got fewer slots than it can use asks again after this time.
 ASK_AGAIN_SECONDS: Final = 1.0
 # First attempts per deposit into the shared budget.
@@ -158,53 +162,107 @@ class SharedSlots:
 
 
 class SharedTokens:
-    """Tokens of a bucket that all workers of a queue share, leased in blocks."""
+    """Tokens of a bucket that all workers of a queue share, leased in blocks.
+
+    Attributes:
+        beyond: The tokens that the bucket had beside the leased ones, as last seen; below 0, a debt.
+    """
 
     def __init__(
         self, store: Store, queue: str, bucket: SharedBucket, brakes: SharedBrakes | None = None
     ) -> None:
+        self.beyond = 0.0
         self._store = store
         self._queue = queue
         self._brakes = brakes
         self._bucket = bucket
-        self._left = 0
+        self._left = 0.0
+        # Tokens that runs took beyond, or less than, the costs of their tasks; charged with the next write.
+        self._owed = 0.0
+        self._now = 0.0
         self._until = 0.0
         self._ask_at = 0.0
 
     def available(self, now: float, wanted: int) -> int:
-        """Return how many of the wanted tasks may be started now.
+        """Return how many of the wanted tokens may be spent now.
 
         Raises:
             StoreError: If the store did not answer a request for tokens.
         """
+        self._now = now
         if now >= self._until:
-            self._left = 0
-        if not self._left and wanted > 0 and now >= self._ask_at:
-            self._lease(now, wanted)
-        return min(self._left, wanted)
+            self._left = 0.0
+        if self._left < 1 and wanted > 0 and now >= self._ask_at:
+            self._lease(wanted)
+        return min(int(self._left), wanted)
 
-    def _lease(self, now: float, wanted: int) -> None:
+    def _lease(self, wanted: int) -> None:
         block = None
-        part = 1.0 if self._brakes is None else self._brakes.part(now)
-        bucket = replace(self._bucket, rate_per_second=self._bucket.rate_per_second * part)
+        bucket, owed = self._current(), self._owed - self._left
 
-        def change(values: Mapping[str, Any]) -> dict[str, Any] | None:
+        def change(state: BucketState) -> BucketState | None:
             nonlocal block
-            state = BucketState(**values) if values else bucket.full(now)
-            state, block = bucket.lease(state, now, max(wanted, bucket.block))
-            return asdict(state) if block.count else None
+            state, block = bucket.lease(state, self._now, max(wanted, bucket.block), owed)
+            self.beyond = state.tokens
+            return state if block.count or owed else None
 
-        if change_record(self._store, self._queue, TOKENS, change) and block is not None:
-            self._left, self._until = block.count, block.until
-            self._ask_at = now + block.retry_after_seconds
+        if self._change(bucket, change) and block is not None:
+            self._left, self._until, self._owed = float(block.count), block.until, 0.0
+            self._ask_at = self._now + block.retry_after_seconds
 
-    def take(self, count: int) -> None:
-        """Spend tokens that `available` has just reported."""
-        self._left -= count
+    def _current(self) -> SharedBucket:
+        """Return the bucket with the rate that applies now."""
+        part = 1.0 if self._brakes is None else self._brakes.part(self._now)
+        return replace(self._bucket, rate_per_second=self._bucket.rate_per_second * part)
+
+    def _change(self, bucket: SharedBucket, change: Callable[[BucketState], BucketState | None]) -> bool:
+        def changed(values: Mapping[str, Any]) -> dict[str, Any] | None:
+            state = change(BucketState(**values) if values else bucket.full(self._now))
+            return None if state is None else asdict(state)
+
+        return change_record(self._store, self._queue, TOKENS, changed)
+
+    def take(self, *costs: float) -> int:
+        """Spend the costs of tasks after `available`, while a whole token is left; return of how many."""
+        if sum(costs) <= self._left:
+            self._left -= sum(costs)
+            return len(costs)
+        return self._charge(costs)
+
+    def _charge(self, costs: Sequence[float]) -> int:
+        taken, owed = 0, self._owed - self._left
+
+        def change(state: BucketState) -> BucketState:
+            nonlocal taken
+            state = bucket.filled(state, self._now, owed)
+            self.beyond, taken = spent(state.tokens, costs)
+            return replace(state, tokens=self.beyond)
+
+        try:
+            bucket = self._current()
+            if not self._change(bucket, change):
+                return 0
+        except StoreError:
+            logger.warning("queue %r: could not reach the shared rate", self._queue, exc_info=True)
+            return 0
+        self._left = self._owed = 0.0
+        self._ask_at = self._now + max(0.0, 1 - self.beyond) / bucket.rate_per_second
+        return taken
+
+    def correct(self, units: float) -> None:
+        """Spend units in addition, with the next write; a negative number returns some."""
+        self._owed += units
+        if units < 0:
+            self._ask_at = 0.0
+
+    def leave(self) -> None:
+        """Charge what is owed."""
+        if self._owed:
+            self._charge(())
 
     def seconds_until_next(self, now: float) -> float:
         """Return the seconds until the next request for tokens; 0 if there are tokens."""
-        return 0.0 if self._left else max(0.0, self._ask_at - now)
+        return 0.0 if self._left >= 1 else max(0.0, self._ask_at - now)
 
 
 class SharedBrakes:
@@ -350,11 +408,17 @@ class SharedRunning:
         self._queue = queue
         self._process = uuid.uuid4().hex[:12]
         self._lock = new_lock()
+        # Whether a rule limits running tasks, so that others must know them.
+        self._counts_running = True
         # By task id: its group, and when its lease ends.
         self._held: dict[str, tuple[str, float]] = {}
-        # When the rates left room, at the last claim; and the units of a group's tasks, of late.
+        # Of the last claim: when the rates leave room, and by id how long tasks of full kinds are put off.
         self.wait_seconds = inf
+        self.put_off: dict[str, float] = {}
+        # The units of the tasks of groups, of late.
         self._expected: dict[Group, float] = {}
+        # By kind: when the last task that was put off comes back.
+        self._turns: dict[str | None, float] = {}
 
     def room(self, rules: GroupRules, now: float) -> GroupRoom:
         """Return the room that the limits leave, as last written.
@@ -362,6 +426,7 @@ class SharedRunning:
         Raises:
             StoreError: If the store did not answer.
         """
+        self.wait_seconds, self.put_off = inf, {}
         record = self._store.read_record(self._queue, RUNNING)
         return self._room({} if record is None else record.values, rules, now)
 
@@ -372,29 +437,46 @@ class SharedRunning:
             StoreError: If the store did not answer, or other processes wrote each time; nothing was counted.
         """
         admitted: list[Claim] = []
+        # Tasks of kinds without room, and when there is some.
+        refused: list[tuple[Task, float]] = []
 
         def add(values: Mapping[str, Any]) -> dict[str, Any]:
             room = self._room(values, rules, now)
             admitted.clear()
+            refused.clear()
             for claim in claims:
-                if room.allows(claim.task.group):
-                    room.start(claim.task.group, claim.task.units)
+                task = claim.task
+                if not room.allows_kind(task.kind):
+                    name = f"{KIND}{task.kind}"
+                    refused.append((task, room.log.wait_seconds(name, rules.rule(name), now)))
+                elif room.allows(task.group):
+                    room.start(task.group, task.units, task.kind)
                     admitted.append(claim)
             self.wait_seconds = room.wait_seconds
             with self._lock:
-                new = {claim.task.task_id: _entry(claim.task) for claim in admitted if claim.task.group}
-                held = self._held | new
+                held = self._held | _entries(admitted, rules)
             starts = room.log.values(rules, now)
-            return {"held": self._others(values, now) | self._own(held, now), "starts": starts}
+            own = self._own(held, now) if rules.counts_running else {}
+            return {"held": self._others(values, now) | own, "starts": starts}
 
         if not change_record(self._store, self._queue, RUNNING, add):
             msg = f"queue {self._queue!r}: other processes changed the counts of groups each time"
             raise StoreError(msg)
+        self._counts_running = rules.counts_running
         with self._lock:
-            self._held |= {claim.task.task_id: _entry(claim.task) for claim in admitted if claim.task.group}
+            self._held |= _entries(admitted, rules)
             if rules.has_units:
                 self._expect([claim.task for claim in claims])
+            self.put_off = {task.task_id: self._turn(task, rules, now, wait) for task, wait in refused}
         return admitted
+
+    def _turn(self, task: Task, rules: GroupRules, now: float, wait_seconds: float) -> float:
+        """Return how long to put a task off, so that the tasks of a kind come back one after the other."""
+        rule, turn = rules.kinds[str(task.kind)], self._turns.get(task.kind, 0.0)
+        turn = max(turn, now + wait_seconds)
+        after_it = turn + TURN_PART * rule.seconds_per_task(task.units)
+        self._turns[task.kind] = min(after_it, now + LONGEST_TURN_SECONDS)
+        return turn - now
 
     def _expect(self, tasks: Sequence[Task]) -> None:
         """Follow the units of the tasks of each group, so that claims take few that must go back."""
@@ -408,8 +490,8 @@ class SharedRunning:
         """Return whether a task of this process is counted as running."""
         return task.task_id in self._held
 
-    def correct(self, due: Sequence[tuple[Group, float]], rules: GroupRules, now: float) -> None:
-        """Take units of groups in addition, or return some.
+    def correct(self, due: Sequence[tuple[Group, str | None, float]], rules: GroupRules, now: float) -> None:
+        """Take units of groups and kinds in addition, or return some.
 
         Raises:
             StoreError: If the store did not answer, or other processes wrote each time; nothing was changed.
@@ -429,14 +511,14 @@ class SharedRunning:
         with self._lock:
             known = {task.task_id: _entry(task) for task in tasks if task.task_id in self._held}
             self._held |= known
-        if known:
+        if known and self._counts_running:
             self._publish(now)
 
     def ended(self, tasks: Sequence[Task], now: float) -> None:
         """Stop counting tasks."""
         with self._lock:
             known = [self._held.pop(task.task_id, None) for task in tasks]
-        if any(known):
+        if any(known) and self._counts_running:
             self._publish(now)
 
     def _publish(self, now: float) -> None:
@@ -483,4 +565,10 @@ class SharedRunning:
 
 
 def _entry(task: Task) -> tuple[str, float]:
-    return str(task.group), task.lease_until or 0.0
+    return task.group or "", task.lease_until or 0.0
+
+
+def _entries(claims: Sequence[Claim], rules: GroupRules) -> dict[str, tuple[str, float]]:
+    """Return the entries of the tasks that a limit may count, by id."""
+    tasks = [claim.task for claim in claims]
+    return {task.task_id: _entry(task) for task in tasks if rules.limiting(task.group, task.kind)}

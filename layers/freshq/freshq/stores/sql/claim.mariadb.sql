@@ -4,8 +4,9 @@
 -- the index, because the databases lock every row that they read.
 
 -- name: shown
--- The best :at_most of the first :looked tasks of a line. It must read the index of lines in its order, and then
--- each task by its key: coalesce keeps it off the index of lines, which it has read already.
+-- The best :at_most of the first :looked tasks of a line, without those of full kinds. It must read the index of
+-- lines in its order, and then each task by its key: coalesce keeps it off the index of lines, which it has read
+-- already.
 SELECT STRAIGHT_JOIN {columns}
 FROM (
     SELECT task_id AS seen_id, queue AS seen_queue, deadline_us AS seen_deadline_us FROM {tasks}
@@ -15,6 +16,7 @@ FROM (
 ) AS seen
 JOIN {tasks} FORCE INDEX (PRIMARY) ON task_id = seen_id AND queue = seen_queue
 WHERE seen_deadline_us > :deadline_after_us AND coalesce(line, '') = :of_line
+  AND (kind IS NULL OR kind NOT IN :of_full_kinds)
 LIMIT :at_most
 
 -- name: page

@@ -106,8 +106,8 @@ CROSS JOIN LATERAL (
 ) AS best
 
 -- name: shown
--- The best :at_most of the first :looked tasks of a line that were created within a span. It must read the
--- index of lines in its order, and then each task by its place.
+-- The best :at_most of the first :looked tasks of a line that were created within a span, without
+-- those of full kinds. It must read the index of lines in its order, and then each task by its place.
 SELECT {columns}
 FROM (
     SELECT ctid AS place, created_us AS seen_us, task_id AS seen_id, deadline_us AS seen_deadline_us
@@ -119,6 +119,7 @@ FROM (
 ) AS seen
 JOIN {tasks} AS task ON task.ctid = seen.place
 WHERE seen_deadline_us > :deadline_after_us AND coalesce(line, '') = :of_line
+  AND (kind IS NULL OR kind <> ALL (CAST(:of_full_kinds AS text[])))
 ORDER BY seen_us {desc}, seen_id {desc}
 LIMIT :at_most
 

@@ -72,8 +72,9 @@ WHERE queue = :of_queue
 RETURNING {columns}
 
 -- name: shown
--- The best :at_most of the first :looked tasks of a line. It must read the index of lines in its order, and
--- then each task by its key: coalesce keeps it off the index of lines, which it has read already.
+-- The best :at_most of the first :looked tasks of a line, without those of full kinds. It must read the index of
+-- lines in its order, and then each task by its key: coalesce keeps it off the index of lines, which it has read
+-- already.
 SELECT {columns}
 FROM (
     SELECT task_id AS seen_id, deadline_us AS seen_deadline_us FROM {tasks}
@@ -83,6 +84,7 @@ FROM (
 ) AS seen
 JOIN {tasks} ON task_id = seen_id AND queue = :of_queue
 WHERE seen_deadline_us > :deadline_after_us AND coalesce(line, '') = :of_line
+  AND (kind IS NULL OR kind NOT IN :of_full_kinds)
 LIMIT :at_most
 
 -- name: page

@@ -40,6 +40,10 @@ T = TypeVar("T")
 # millisecond. It reads at least `MIN_LOOKED_ROWS` of each line.
 LOOKED_ROWS: Final = 1_000
 MIN_LOOKED_ROWS: Final = 64
+# The same in a line with tasks of kinds that have no room: these may be many, and hide the others.
+LOOKED_BEHIND_KINDS: Final = 5_000
+# No task has this kind. SQL has no empty lists.
+NO_KIND: Final = ""
 # Stale tasks that leave their lines at a time, when a claim did not find enough.
 STALE_ROWS: Final = 500
 # The record of the recent starts of groups.
@@ -116,7 +120,9 @@ class SqlReader(LimitedLines, SqlWaiting):
     ) -> list[Stored]:
         locks = self._request is not None
         parameters = in_time(self._queue, moment.deadline_after, moment.created_after)
+        looked = max(looked, LOOKED_BEHIND_KINDS) if self.full_kinds else looked
         parameters |= {"of_line": key, "at_most": count, "looked": looked}
+        parameters["of_full_kinds"] = [*self.full_kinds] or [NO_KIND]
         spans = [(parameters["created_after_us"], EVER_US)]
         if locks:  # beside an old snapshot, parts of a line may be known to be empty
 
@@ -133,6 +139,9 @@ class SqlReader(LimitedLines, SqlWaiting):
 
     @override
     def heads(self, key: str, moment: ClaimMoment, count: int, *, newest_first: bool) -> list[Head]:
+        if self.full_kinds:  # the index of lines has no kinds
+            page = self.page(key, moment, count, count, newest_first=newest_first)
+            return [Head(task.task_id, task.created, task.deadline) for task, _problem in page]
         where = in_time(self._queue, moment.deadline_after, moment.created_after)
         where |= {"of_line": key, "looked": count}
         rows: Iterable[Any] = self._execute("heads", where, newest_first=newest_first)

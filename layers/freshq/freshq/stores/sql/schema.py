@@ -310,6 +310,7 @@ def _history(table: str, metadata: sa.MetaData, dialect: str) -> sa.Table:
         *(sa.Column(name, key_text(MAX_GROUP_BYTES)) for name in ("task_group", "kind")),
         *(sa.Column(name, key_text(MAX_ID_BYTES)) for name in ("parent_id", "root_id")),
         sa.Column("value_millionths", sa.BigInteger),
+        sa.Column("cost_millionths", sa.BigInteger),
         sa.Column("decay", sa.String(DECAY_CHARS)),
         required("priority", sa.SmallInteger),
         required("attempts", sa.Integer),
