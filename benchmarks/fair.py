@@ -17,11 +17,12 @@ from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from local.servers import DynamoDBLocal, MariaDB, Postgres, create_without_stream
+from local.servers import REGION, DynamoDBLocal, MariaDB, Postgres, client_of, create_without_stream
 
 from benchmarks import figures
 from freshq import GroupRule, GroupRules, Order, Overloaded, Queue, Worker
 from freshq.policy.groups import SHARED_EQUALLY
+from freshq.policy.limits import SharedBucket
 from freshq.policy.rules import OverloadRules, ReserveRule
 from freshq.simulate import Load, Simulation, Source, simulate_chains, simulate_load
 from freshq.simulate.backlog import Fates
@@ -54,6 +55,9 @@ ONE_PARENT: Final = GroupRules(separator="/")
 ONE_AT_A_TIME: Final = GroupRules(GroupRule(max_running=1))
 # Groups with room, groups at their limit, and claims beside both in turns.
 OPEN, FULL, CLAIMS = 100, 4900, 40
+# A budget of units that several processes use, and tasks with lognormal costs.
+UNITS_PER_SECOND, BURST_UNITS, LARGEST = 1000.0, 500, 900.0
+BUDGETED, BUDGET_SECONDS, PROCESSES, BLOCK = 800, 12.0, 3, 8
 # The backlog of one key, or of 20 keys of one tenant, before a few tasks of other keys: oldest first, four
 # slots, three steps a task (triggerdotdev/trigger.dev, pull request 4353).
 BACKLOG: Final = 1500
@@ -236,6 +240,18 @@ class Stores:
         queue.put_many({"payload": None, "group": str(number)} for number in range(full + OPEN))
         return queue
 
+    def shared(self, store: str, **options: Any) -> tuple[Queue, tuple[str, str]]:
+        """Return a queue, and where other processes find it: the address of its store, and its name there."""
+        self._opened += 1
+        queue = self._opened_queue(store)
+        queue.configure(**options)
+        return queue, (self._address(store), f"fair_{self._opened}")
+
+    def _address(self, store: str) -> str:
+        if store == DYNAMODB:
+            return self._dynamodb.endpoint_url
+        return f"sqlite:///{self._folder / 'fair.db'}" if store == "SQLite" else self._servers[store].url
+
     def _opened_queue(self, store: str, *, is_new: bool = True, **options: Any) -> Queue:
         name = f"fair_{self._opened}"
         queue: Queue
@@ -247,8 +263,7 @@ class Stores:
                 create_without_stream(client, name)
             queue = Queue.dynamodb(name, client, **options)
         else:
-            url = f"sqlite:///{self._folder / 'fair.db'}" if store == "SQLite" else self._servers[store].url
-            queue = Queue.sql(url, name, **options)
+            queue = Queue.sql(self._address(store), name, **options)
             queue.create_table()
         return queue
 
@@ -337,6 +352,74 @@ def _claim_ms(queue: Queue) -> float:
     return 1000 * took
 
 
+def by_limit(stores: Stores) -> list[dict[str, Any]]:
+    """Return how several processes use a budget of units while tasks with lognormal costs wait."""
+    dice = Random(7)
+    costs = [min(LARGEST, dice.lognormvariate(3.5, 1)) for _ in range(BUDGETED)]
+    rule = GroupRule(units_per_second=UNITS_PER_SECOND, burst_units=BURST_UNITS)
+    limits = {
+        "group": GroupRules(of={"of": rule}),
+        "kind": GroupRules(kinds={"of": rule}),
+        "queue": GroupRules(),
+    }
+    rows = []
+    for store, (limit, rules) in product(("SQLite", "PostgreSQL", DYNAMODB), limits.items()):
+        queue, place = stores.shared(store, groups=rules)
+        queue.put_many({"payload": None, "group": "of", "kind": "of", "cost": cost} for cost in costs)
+        found = figures.in_processes(spend, [(*place, limit == "queue")] * PROCESSES)
+        started = sorted(start for starts in found for start in starts)
+        rows.append({"where": store, "limit": limit, **budget(started)})
+        queue.close()
+    return rows
+
+
+def budget(started: list[tuple[float, float]]) -> dict[str, float]:
+    """Return the part of the budget that was used, and the fullest window, as a part of its bound."""
+    largest, fullest = max(units for _at, units in started), 0.0
+    until = started[0][0] + BUDGET_SECONDS
+    for place, (since, _units) in enumerate(started):
+        used = 0.0
+        for at, units in started[place:]:
+            used += units
+            bound = BURST_UNITS + UNITS_PER_SECOND * (at - since) + largest
+            fullest = max(fullest, used / bound)
+    whole = BURST_UNITS + UNITS_PER_SECOND * BUDGET_SECONDS
+    used = sum(units for at, units in started if at <= until) / whole
+    return {"tasks": len(started), "used": round(used, 4), "fullest": round(fullest, 4)}
+
+
+def spend(
+    wait: Callable[[], object],
+    location: str,
+    name: str,
+    is_shared: bool,  # noqa: FBT001 - crosses processes
+) -> list[tuple[float, float]]:
+    """Run tasks; return when each was claimed, and its units."""
+    queue = queue_at(location, name)
+    started: list[tuple[float, float]] = []
+
+    def run(task: Task) -> None:
+        started.append((task.last_claim_at or 0.0, task.units))
+        time.sleep(0.01)
+
+    limits: Any = {}
+    if is_shared:
+        limits = {"shared_bucket": SharedBucket(UNITS_PER_SECOND, BURST_UNITS, block=BLOCK)}
+    worker = Worker(queue, run, concurrency=4, poll_seconds=0.5, **limits)
+    wait()
+    until = time.monotonic() + BUDGET_SECONDS
+    worker.run(until=lambda: time.monotonic() > until)
+    queue.close()
+    return started
+
+
+def queue_at(location: str, name: str) -> Queue:
+    """Return a queue by the endpoint of DynamoDB Local, or the address of its database."""
+    if location.startswith("http"):
+        return Queue.dynamodb(name, client_of(location, "local", REGION))
+    return Queue.sql(location, name)
+
+
 def by_scenario() -> list[dict[str, Any]]:
     """Return the mean wait of the light keys and the makespan, with one line and with groups."""
     rows = []
@@ -385,3 +468,9 @@ def limits() -> None:
         stores = Stores(stack)
         claims = [beside_full_groups(stores, store) for store in (*STORES, MARIADB, DYNAMODB)]
     figures.write("limits", {"claims": claims})
+
+
+def units() -> None:
+    """Let several processes use budgets of units on each store."""
+    with ExitStack() as stack:
+        figures.write("units", {"processes": PROCESSES, "budgets": by_limit(Stores(stack))})
