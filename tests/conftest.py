@@ -377,7 +377,9 @@ def default_client() -> DynamoDBClient:
 def account_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[DynamoDBClient]:
     """Return the client of an account whose tables are doubles; its other services are moto's."""
     double: Any = DynamoDBDouble(Tables(time.time))
-    double.meta.endpoint_url, double.meta.region_name = f"https://dynamodb.{REGION}.amazonaws.com", REGION
+    # An address of its own, by which the process knows the time of the tables.
+    double.meta.endpoint_url = f"https://{uuid.uuid4().hex}.{REGION}.amazonaws.com"
+    double.meta.region_name = REGION
     double._get_credentials = get_session().get_credentials
     create = Session.create_client
 

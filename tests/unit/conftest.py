@@ -14,6 +14,7 @@ from moto.sns.models import sns_backends
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, Queue
+from freshq.aws import demo_runner
 from freshq.aws.pass_options import configure_stack
 from tests.conftest import REGION
 from tests.support.functions import Context, load_function
@@ -99,6 +100,7 @@ def application(account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch)
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    demo_runner._downstream.cache_clear()  # a test may set how long its tasks take
     queue = Queue.dynamodb("QueueTable", account_client)
     queue.create_table()
     application = Application(queue, topics[0], topics[1], monkeypatch)

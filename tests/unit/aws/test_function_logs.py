@@ -31,7 +31,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     of_runtime = logging.StreamHandler(written)
     # Powertools hides its own lines from the runtime's handler. Whether a client finds its credentials here
     # or found them before depends on the tests before.
-    hidden = ("freshq", "moto", "botocore.credentials")
+    hidden = ("freshq", "moto", "botocore.credentials", "samcli")
     of_runtime.addFilter(lambda record: not record.name.startswith(hidden))
     root.addHandler(of_runtime)
     yield written
