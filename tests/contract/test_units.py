@@ -276,3 +276,14 @@ def test_groups_share_units_instead_of_time(store: StoreUnderTest, corrected: bo
             claim.task.set_cost(10 if dear else 1)
             queue.complete(claim)
     assert 1.4 < taken["cheap"] / taken["dear"] < 2.6
+
+
+def test_claims_by_value_look_past_tasks_of_a_kind_without_room(store: StoreUnderTest) -> None:
+    queue = store.queue(groups=KINDS, order="value", max_age_seconds=600)
+    queue.create_table()
+    queue.put_many(
+        {"payload": n, "kind": "embed", "cost": 5000, "value": 9} for n in range(70)
+    )  # more than a plan reads
+    queue.put("a letter", kind="mail")
+    kinds = Counter(claim.task.kind for _ in range(10) for claim in queue.claim(10))
+    assert kinds == {"embed": 1, "mail": 1}
