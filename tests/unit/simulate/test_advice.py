@@ -146,7 +146,7 @@ def test_the_interval_of_a_gain_covers_what_other_recordings_show() -> None:
     fifo = NOW.changed(order=Order.FIFO)
     gains = []
     for seed in range(1, 21):
-        samples = Samples(recording(9.0, 6000, seed), Objective())
+        samples = Samples(recording(9.0, 3000, seed), Objective())
         gains.append(samples.gain(samples.outcome(fifo), samples.outcome(NOW)))
     mean = sum(gain.estimate for gain in gains) / len(gains)
     assert mean > 0
@@ -205,7 +205,7 @@ def test_a_recording_that_is_too_short() -> None:
 
 def test_under_overload_newest_first_is_recommended_over_oldest_first() -> None:
     today = Settings(servers=10, order="fifo", reserve="none")
-    advice = advise(recording(20.0), today, Objective())
+    advice = advise(recording(20.0, 3000), today, Objective())
     assert advice.best.share > 0.45
     assert advice.today_share < 0.1
     assert advice.best.gain.low > 0.35
@@ -216,13 +216,13 @@ def test_under_overload_newest_first_is_recommended_over_oldest_first() -> None:
 
 
 def test_near_the_capacity_oldest_first_is_recommended() -> None:
-    advice = advise(recording(9.3, 8000), NOW, Objective())
+    advice = advise(recording(9.3, 5000), NOW, Objective())
     assert advice.best.change["order"] in {"fifo", "adaptive"}
     assert advice.best.gain.is_told
 
 
 def test_where_nothing_helps_it_says_so() -> None:
-    advice = advise(recording(4.0), NOW, Objective())
+    advice = advise(recording(4.0, 1500), NOW, Objective())
     assert advice.best.change == {}
     assert advice.settings == NOW
     assert not advice.best.gain.is_told
@@ -232,7 +232,7 @@ def test_where_nothing_helps_it_says_so() -> None:
 
 
 def test_an_objective_for_one_level() -> None:
-    load = recording(12.0, 4000, priorities={9: 0.2, 0: 0.8})
+    load = recording(12.0, 1500, priorities={9: 0.2, 0: 0.8})
     goal = Objective.parse("0.9@3s for level 9")
     advice = advise(load, Settings(servers=10, order="fifo"), goal)
     assert 0.8 < advice.today_share <= 0.9
@@ -253,7 +253,7 @@ VALUES: Final = {10.0: 0.2, 4.0: 0.3, 1.0: 0.5}
 
 
 def test_tasks_with_values_are_best_served_by_value() -> None:
-    load = recording(30.0, 1200, values=VALUES)
+    load = recording(30.0, 600, values=VALUES)
     advice = advise(load, NOW, Objective.of(load))
     assert advice.settings.order is Order.VALUE
     assert advice.best.gain.low > 0.1
@@ -264,7 +264,7 @@ def test_tasks_with_values_are_best_served_by_value() -> None:
     orders = [each.change.get("order") for each in advice.compared]
     assert {"value", "deadline", "fifo", "adaptive"} <= set(orders)
     assert all(each.in_time_share is not None for each in advice.compared)
-    plain = advise(recording(30.0, 1000), NOW, Objective())
+    plain = advise(recording(30.0, 400), NOW, Objective())
     assert not {"value", "deadline"} & {each.change.get("order") for each in plain.compared}
     assert (plain.today_in_time_share, plain.best.in_time_share) == (None, None)
 
@@ -314,7 +314,7 @@ def test_no_false_alarm(seed: int) -> None:
 
 
 def test_a_loss_of_value_is_caught_although_as_many_tasks_are_in_time() -> None:
-    load = recording(20.0, 1500, values=VALUES)
+    load = recording(20.0, 800, values=VALUES)
     by_value = NOW.changed(order=Order.VALUE)
     assert limit_for(load) == "value<-1%"
     found = replay(load, by_value, NOW, Threshold.parse(limit_for(load)))

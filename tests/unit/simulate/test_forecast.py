@@ -108,7 +108,8 @@ def test_a_queue_without_a_max_age_has_a_horizon() -> None:
 
 def test_what_tasks_of_a_value_can_expect() -> None:
     by_value = {1.0: 0.01, 4.0: 0.5, 8.0: 0.975}
-    found = forecast(replace(OVERLOADED, by_value=by_value), replace(RULES, order=Order.VALUE))
+    moment = Moment(9.0, 3.0, 10.0, 1.0, 3, 3, [0.1 * number for number in range(60)], by_value=by_value)
+    found = forecast(moment, replace(RULES, order=Order.VALUE))
     assert found.by_value == by_value
     assert forecast_lines(found)["by value"] == "from 8: 98%, from 4: 50%, less: 1% in time"
     assert found.better_order is None, "orders by time would complete as many tasks, of less value"
