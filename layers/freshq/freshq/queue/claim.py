@@ -199,6 +199,7 @@ def _give_back(core: Core, claims: Sequence[Claim], delays: Mapping[str, float] 
     try:
         if releases:
             core.store.replace_many(releases)
+            core.schedulers.returned([claim.task for claim in claims])
             core.stopped_running([claim.task for claim in claims])
     except StoreError:
         logger.warning(

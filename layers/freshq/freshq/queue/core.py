@@ -659,7 +659,6 @@ class Core:
 
     def stopped_running(self, tasks: Sequence[Task]) -> None:
         """Stop counting tasks as running that never ran, and return what was charged for them."""
-        self.schedulers.returned(tasks)
         rules = self.rules.config.groups
         if rules.has_units:
             charged = tasks if self.running is None else filter(self.running.counts, tasks)
