@@ -61,7 +61,7 @@ def test_from_a_put_to_the_end(attached: Any, orders: Shipments) -> None:
     assert attached.invoke("trigger", change(orders, "c1/1", before))["rang"]
     assert len(attached.rings(attached.process_tasks_topic_arn)) == 1
     done = attached.invoke("process_tasks", {"Records": []})
-    assert done["claimed"] == 3
+    assert done["claimed"] - done["given_back"] == 3
     assert counts(attached.queue.stats()) == {"success": 3}
     swept = attached.invoke("sweep", {})
     assert (swept["rang"], swept["recovered"]) == (False, 0)

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import threading
 from typing import Any, Final
 
 import boto3
@@ -40,6 +41,8 @@ class Shop:
     def __init__(self, **options: Any) -> None:
         self.metrics = Metrics(namespace="shop", **options)
         self.metrics.set_default_dimensions(environment="test")
+        # Metrics that two threads flush at once are written twice: Powertools clears them afterwards.
+        self.one_at_a_time = threading.Lock()
         self.logger = own_logger(**options)
         self.tracer = Tracer(**options)
         self.processor = BatchProcessor(event_type=EventType.SQS)
@@ -51,7 +54,6 @@ class Shop:
         self.logger.append_keys(order=task_id)
         self.logger.thread_safe_append_keys(customer=task_id)
         self.tracer.put_annotation("order", task_id)
-        self.metrics.add_metric("Orders", MetricUnit.Count, 1)
         self.logger.info("ordered")
 
         def name_of(order: dict[str, Any]) -> str:
@@ -68,7 +70,9 @@ class Shop:
         answer = process_partial_response(
             event=records, record_handler=one, processor=BatchProcessor(EventType.SQS), context=None
         )
-        self.metrics.flush_metrics()
+        with self.one_at_a_time:
+            self.metrics.add_metric("Orders", MetricUnit.Count, 1)
+            self.metrics.flush_metrics()
         return [parameters.get_parameter("/shop/price"), answer["batchItemFailures"]]
 
 
@@ -132,7 +136,9 @@ def test_each_has_its_own(
             assert "environment" not in line
         else:
             assert "stack" not in line
-    assert counts["freshq", "TasksClaimed"] == counts["freshq", "TasksSucceeded"] == TASKS
+    # On a busy machine, a claimed task that waits too long for a thread goes back, and is claimed again.
+    claimed = counts["freshq", "TasksClaimed"] - counts.get(("freshq", "TasksGivenBack"), 0)
+    assert claimed == counts["freshq", "TasksSucceeded"] == TASKS, counts
     assert counts["freshq", "Passes"] == 1
     assert counts["shop", "Orders"] == TASKS
     assert {name for namespace, name in counts if namespace == "shop"} == {"Orders"}

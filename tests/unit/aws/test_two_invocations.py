@@ -78,7 +78,8 @@ def test_worker_passes(
         capsys.readouterr()
         rings = [ring_event({"hop": hop, "chain": f"chain-{hop}"}) for hop in range(passes)]
         answers = at_once("process_tasks", *rings)
-        assert sum(answer["claimed"] for _context, answer in answers) == len(names)
+        # On a busy machine, a claimed task that waits too long for a thread goes back, and is claimed again.
+        assert sum(answer["claimed"] - answer["given_back"] for _context, answer in answers) == len(names)
         assert all(answer["claimed"] >= CONCURRENCY for _context, answer in answers)
         assert sorted(RAN) == names
         assert chain.queue.stats().success == len(names)
@@ -100,7 +101,8 @@ def test_worker_passes(
         )
         assert claimed == settled
     written = emitted(capsys.readouterr().out)
-    assert total(written, "TasksClaimed") == total(written, "TasksSucceeded") == len(names)
+    claimed_for_good = total(written, "TasksClaimed") - total(written, "TasksGivenBack")
+    assert claimed_for_good == total(written, "TasksSucceeded") == len(names)
     assert total(written, "Passes") == passes
     assert {line["queue"] for line in written} == {"default"}
 

@@ -43,7 +43,16 @@ def test_a_ratio_above_its_aim_is_bold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| 4 | 100 | 500 | 400 | 1,000 |" in page
 
 
-def test_a_run_in_a_process_is_measured_beside_a_thread() -> None:
-    found = isolate.microseconds(1, 200)
-    assert {*found} == {(slots, isolates) for slots in isolate.SLOTS for isolates in (False, True)}
-    assert all(found[slots, True] > 0 for slots in isolate.SLOTS)
+@pytest.mark.parametrize("isolates", [False, True])
+def test_a_run_is_measured_in_a_thread_and_in_a_process(isolates: bool) -> None:
+    assert isolate.seconds(20, 1, isolate=isolates) > 0
+
+
+def test_the_start_of_the_processes_is_no_part_of_the_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seconds(tasks: int, slots: int, *, isolate: bool) -> float:
+        return (0.5 if isolate else 0.0) + tasks * slots * (3e-4 if isolate else 1e-4)
+
+    monkeypatch.setattr(isolate, "seconds", seconds)
+    found = isolate.microseconds(2, 200)
+    assert found == {(slots, isolates): pytest.approx((300 if isolates else 100) * slots)
+                     for slots in isolate.SLOTS for isolates in (False, True)}  # fmt: skip
