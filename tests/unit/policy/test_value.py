@@ -139,6 +139,16 @@ class TestPlan:
     def test_tasks_without_a_deadline_can_wait_forever(self) -> None:
         assert ids(planned(ranked((9, None), (1, 2), (5, None)), Service(1, 1))) == "102"
 
+    def test_behind_a_task_that_is_passed_over_others_are_planned(self) -> None:
+        assert ids(planned(ranked((9, 2), (5, 0.5), (3, 9), (2, 2.5)), Service(1, 1))) == "032"
+
+    @pytest.mark.parametrize("safe_seconds", [1, 0.5])
+    def test_a_safe_time_below_the_average_changes_nothing_for_the_others(self, safe_seconds: float) -> None:
+        unusual = Ranked.of(Waiting("u", 0, 9), 5, LineTimes(2, safe_seconds, 0.1), 0, decays=False)
+        usual = ranked((4, 12), (3, 13))
+        timed = [each._replace(times=LineTimes(1, 1, 1)) for each in usual]
+        assert ids(plan([unusual, *timed], 1, 1)) == "u01"
+
     def test_what_decays_goes_at_once_unless_a_dearer_task_would_be_late(self) -> None:
         decaying = Ranked.of(Waiting("d", 0, 9), 3, LineTimes(), 0, decays=True)
         for left, first in ((2, "d"), (1.9, "0")):
