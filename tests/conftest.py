@@ -68,10 +68,12 @@ ONE_AT_A_TIME: Final = ("e2e", "pipeline")
 FIRST_PROCESS: Final = "gw0"
 POLITENESS: Final = {FIRST_PROCESS: 0, "gw1": 5}
 MOST_POLITE: Final = 10
-# Folders that start first, in this order. Some have files with few slow tests; at the end, one process would
-# still run such a file while the others were idle.
+# Folders and files that start first, in this order. Some have few tests, which are slow: at the end, one
+# process would still run such a file while the others were idle.
 LONGEST_FIRST: Final = (
     *ONE_AT_A_TIME,
+    "tests/unit/simulate/test_simulate_long.py",
+    "tests/unit/benchmarks/test_harness_cells.py",
     "soak",
     "packaging",
     "docs",
@@ -318,9 +320,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tests = Counter(file_of(item.nodeid) for item in items)
 
     def rank(item: pytest.Item) -> tuple[int, int]:
-        folder = item.nodeid.split("/")[1]
-        place = LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
-        return place, -tests[file_of(item.nodeid)]
+        file, folder = file_of(item.nodeid), item.nodeid.split("/")[1]
+        places = (place for place, name in enumerate(LONGEST_FIRST) if name in (file, folder))
+        return next(places, len(LONGEST_FIRST)), -tests[file]
 
     items.sort(key=rank)
 
