@@ -16,6 +16,8 @@ GUARDS: Final = {
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Take the store in memory only, which is the quickest, unless all tests run."""
+    if "name" not in metafunc.fixturenames:
+        return
     every = metafunc.config.getoption("all")
     names = [name for name, planted in GUARDS.items() if every or planted.world == "memory"]
     metafunc.parametrize("name", names)
@@ -24,3 +26,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_a_lost_guard_is_found(name: str) -> None:
     planted = GUARDS[name]
     assert planted.found([planted.seed, *range(5_000)]) is not None
+
+
+def test_each_guard_is_in_the_code() -> None:
+    removed = 0
+    for planted in GUARDS.values():
+        with planted.in_the_code():  # fails where the text of the guard is gone
+            removed += 1
+    assert removed == len(GUARDS)
