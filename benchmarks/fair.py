@@ -159,6 +159,7 @@ class _Served(Runs):
         self._lock, self._running, self._began = threading.Lock(), Counter[str](), 0.0
 
     def serve(self) -> _Served:
+        """Put the tasks of the load, and serve them until it ends; return this."""
         putting = threading.Thread(target=self._put)
         self._began = time.monotonic()
         until = self._began + self.load.duration_seconds * self._unit_seconds

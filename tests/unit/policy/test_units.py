@@ -212,6 +212,8 @@ def test_a_brake_slows_the_kind_before_the_group() -> None:
         ({"kinds": {"embed": {"rate_per_second": 3, "max_running": 3}}}, "kinds.embed"),
         ({"kinds": {"embed": 7}}, "kinds.embed"),
         ({"kinds": 7}, "kinds"),
+        ({"kinds": {"\0embed": {"rate_per_second": 3}}}, "kinds"),
+        ({"of": {"\0embed": {"rate_per_second": 3}}}, "of"),
         ({"share": "tasks"}, "share"),
     ],
 )

@@ -520,7 +520,7 @@ def test_a_task_that_runs_already_is_charged_as_a_debt() -> None:
     for claim in claims:
         limits.charge(claim.task)
     claims[0].task.set_cost(0)
-    limits.took([claim.task for claim in claims])
+    limits.note_units([claim.task for claim in claims])
     assert limits.available(0) == 0
     assert limits.awaits_token
     assert limits.seconds_to_wait(0, 1e9) == pytest.approx(8000, rel=0.01)

@@ -61,8 +61,8 @@ class GroupCosts(dict[Group, float]):
 
     Attributes:
         average: The average of all tasks of the queue.
-        credited: The average on which credit is based: this one; if costs are known beforehand, the highest
-            one so far, as groups would forget what they took if credit shrank.
+        credited: The average on which credit is based. If costs are known beforehand, it never falls: with
+            less credit, what a group took before would be forgotten.
     """
 
     __slots__ = ("_all_seen", "_are_known", "_seen", "average", "credited")

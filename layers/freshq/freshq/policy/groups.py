@@ -264,7 +264,7 @@ class GroupRules:
         return next((name for name in names if self.rule(name).has_rate), None)
 
     def slowed(self, parts: Mapping[str, float]) -> GroupRules:
-        """Return rules in which the rates of some groups and kinds are a part of what they are here.
+        """Return these rules with lower rates for some groups and kinds.
 
         Args:
             parts: By name, of a kind after a `KIND`: the part of its rate, above 0. An empty name is no
@@ -294,6 +294,9 @@ def _check_rules(where: str, rules: Mapping[str, GroupRule]) -> None:
     for name, rule in rules.items():
         if not name or not isinstance(name, str) or not isinstance(rule, GroupRule):
             msg = f"{where}: must have a GroupRule for each name, got {quoted(name)}: {rule!r:.80}"
+            raise ValueError(msg)
+        if KIND in name:
+            msg = f"{where}: no group or kind has the character NUL in its name, got {quoted(name)}"
             raise ValueError(msg)
     if len(rules) > MAX_RULES:
         msg = f"{where}: must have at most {MAX_RULES:,} rules, got {len(rules):,}; use default for the rest"

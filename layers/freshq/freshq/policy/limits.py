@@ -187,12 +187,12 @@ class SharedBucket:
         return BucketState(float(self.burst), now)
 
     def filled(self, state: BucketState, now: float, owed: float = 0.0) -> BucketState:
-        """Return the bucket at a time, without what is owed to it; a negative number returns tokens.
+        """Fill the bucket up to a time, and take from it what is owed.
 
         Args:
             state: The bucket that was read.
             now: Current time in seconds. Workers' clocks may differ; the bucket's never runs backwards.
-            owed: Number of tokens.
+            owed: Number of tokens; a negative number returns some.
         """
         now = max(now, state.filled_at)
         tokens = state.tokens + (now - state.filled_at) * self.rate_per_second - owed

@@ -334,7 +334,7 @@ class _Chosen(Generic[HeadT]):
         return True
 
     def may_be_done(self, task: Ranked[HeadT]) -> bool:
-        """Return whether a task may be done in time beside the others, and count on that.
+        """Reserve the average time of a task; return whether it may be done in time beside the others.
 
         A task whose own deadline is near stays, because its service may be short.
         """
@@ -347,7 +347,7 @@ class _Chosen(Generic[HeadT]):
         return self._by_mean.add(task.left_seconds, task.times.mean_seconds) or not len(self._by_mean)
 
     def fits(self, task: Ranked[HeadT]) -> bool:
-        """Return whether a task is done in time by its safe time, and count on that."""
+        """Reserve the safe time of a task; return whether it and all others are done in time then."""
         seconds = task.times.safe_seconds
         # A task that decays goes first, so all others must fit behind it.
         return self._safe.add(min(task.left_seconds, seconds) if task.decays else task.left_seconds, seconds)

@@ -669,7 +669,7 @@ class Core:
         if self.units_due:
             self.correct_units()
 
-    def _left(self, task: Task, settled: Task) -> float:
+    def _end_in_limits(self, task: Task, settled: Task) -> float:
         """Stop counting a task as running; return the units that its run took.
 
         A run whose attempt does not count took nothing, unless it said so. What the units are beyond, or less
@@ -720,7 +720,7 @@ class Core:
         own_seconds = took_seconds if handle is None else took_seconds / handle.shared_by
         groups, units = self.rules.config.groups, 0.0
         if groups.has_limits or groups.share == "units":
-            units = self._left(task, settled)
+            units = self._end_in_limits(task, settled)
         self.schedulers.settled(task, own_seconds, units)
         if self.rules.config.order.plans:
             self.service.ended(task, own_seconds)

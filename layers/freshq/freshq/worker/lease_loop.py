@@ -256,7 +256,7 @@ class LeaseLoop(WorkLoop):
 
     def _within_rate(self, claims: Claims) -> Claims:
         """Release the claimed tasks whose costs the rate leaves no room for; return the others."""
-        fit = self._limits.takes([claim.task for claim in claims])
+        fit = self._limits.admit([claim.task for claim in claims])
         if releases := [Settlement.release(claim) for claim in claims[fit:]]:
             try:
                 self._queue.settle_many(releases)
@@ -402,7 +402,7 @@ class LeaseLoop(WorkLoop):
 
     def _note_ends(self, runs: Sequence[TaskRun], ends: Sequence[RunEnd]) -> None:
         """Tell the limits and the breaker how a run ended, or a batch, which is one run for them."""
-        self._limits.took(map(TASK, runs))
+        self._limits.note_units(map(TASK, runs))
         signals = {end.downstream_ok for end in ends}
         if signals != {None}:
             self._limits.ended(downstream_ok=False not in signals)
@@ -511,7 +511,7 @@ class LeaseLoop(WorkLoop):
 
     def _run_once(self, run: TaskRun) -> None:
         error, downstream_ok = ran_once(run.claim, self._runner_of(run))
-        self._limits.took([run.claim.task])
+        self._limits.note_units([run.claim.task])
         self._tell_killed([run])
         self._limits.ended(downstream_ok=downstream_ok)
         self._tell_breaker(run, succeeded=downstream_ok)

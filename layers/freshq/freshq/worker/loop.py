@@ -64,7 +64,7 @@ MAX_OVERRUNNING: Final = 32
 class StartLimits:
     """The limits of a worker. Checked before every claim, so that a claimed task starts immediately.
 
-    The claim loop calls `available`, `takes`, `charge`, `started` and `seconds_to_wait`; any thread may call
+    The claim loop calls `available`, `admit`, `charge`, `started` and `seconds_to_wait`; any thread may call
     the others.
 
     Attributes:
@@ -131,7 +131,7 @@ class StartLimits:
         """Return how many tasks of the expected cost may start with some units: one, if there is any."""
         return max(1, int(units / self._expected_units)) if units else 0
 
-    def takes(self, tasks: Sequence[Task]) -> int:
+    def admit(self, tasks: Sequence[Task]) -> int:
         """Charge the costs of claimed tasks to the rates, and return for how many of them they leave room."""
         if not self._rates:
             return len(tasks)
@@ -147,11 +147,11 @@ class StartLimits:
 
     def charge(self, task: Task) -> None:
         """Charge the cost of a task that runs already: as a debt, if the rates leave no room for it."""
-        if not self.takes([task]):
+        if not self.admit([task]):
             self._corrections.append(task.units)
 
-    def took(self, tasks: Iterable[Task]) -> None:
-        """Note what the runs of tasks took, if they said so."""
+    def note_units(self, tasks: Iterable[Task]) -> None:
+        """Note the units that the runs of tasks took, if they said so."""
         if self._rates:
             taken = [(task.units_taken, task.units) for task in tasks]
             self._corrections += [took - units for took, units in taken if took is not None]

@@ -219,7 +219,7 @@ class TransactionLoop(WorkLoop):
         if isinstance(thread.raised, Reject | Busy) or outcome is Outcome.UNSETTLED:
             succeeded = None
         if thread.held is not None:
-            self._limits.took([thread.held.task])
+            self._limits.note_units([thread.held.task])
         task = None if thread.held is None else thread.held.task
         with self._observing():
             self._breaker.ended(thread, task, self._observer, succeeded=succeeded)
