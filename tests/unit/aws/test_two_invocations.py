@@ -83,10 +83,13 @@ def test_worker_passes(
         assert all(answer["claimed"] >= CONCURRENCY for _context, answer in answers)
         assert sorted(RAN) == names
         assert chain.queue.stats().success == len(names)
-        assert chain.queue.stats(approximate=True).taken == 0
+        # A copy of their claim may arrive late, so the sweep, not the pass, deletes a record that names them.
+        returned = any(answer["given_back"] for _context, answer in answers)
+        assert chain.queue.stats(approximate=True).taken == 0 or returned
         chain.ahead.seconds += 10_000
         chain.sweep()
         assert lease_records(chain) == []
+        assert chain.queue.stats(approximate=True).taken == 0
     for hop, (context, answer) in enumerate(answers):
         lines = lines_of(log, context)
         assert {(line["hop"], line["chain"], line["function_name"]) for line in lines} == {
