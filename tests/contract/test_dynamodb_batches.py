@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 from local.faults import (
+    AFTER,
     Died,
     client_at,
     counted,
     crash,
+    hooked,
     items,
     meanwhile,
     one_by_one,
@@ -82,6 +84,16 @@ class TestCalls:
             assert calls.operations.count(BATCH) == 6
             assert "UpdateItem" not in calls.operations
         assert counts(queue.stats()) == {"success": 30}
+
+    def test_only_claims_have_the_items_returned(self, queue: Queue, client: DynamoDBClient) -> None:
+        returned: list[int] = []
+
+        def note(parsed: Any, **_rest: Any) -> None:
+            returned.append(sum("Item" in response for response in parsed["Responses"]))
+
+        with hooked(client, AFTER, note, BATCH):
+            queue.settle_many(completed(held(queue, 5)))
+        assert returned == [0, 5, 0]
 
     @pytest.mark.usefixtures("read_once")
     def test_a_task_alone_is_written_as_ever(self, queue: Queue, client: DynamoDBClient) -> None:

@@ -273,7 +273,7 @@ def update_of(text: str) -> list[Callable[[Scope, Item], None]]:
     return found
 
 
-_UPDATE: Final = re.compile(r'UPDATE "(?P<table>[^"]+)" (?P<rest>.*) RETURNING ALL NEW \*', re.DOTALL)
+_UPDATE: Final = re.compile(r'UPDATE "(?P<table>[^"]+)" (?P<rest>.*?)(?: RETURNING ALL NEW \*)?', re.DOTALL)
 _INSERT: Final = re.compile(r'INSERT INTO "(?P<table>[^"]+)" VALUE \{(?P<names>.*)\}', re.DOTALL)
 
 
@@ -701,7 +701,8 @@ class DynamoDBDouble:
             raise refusal("ConditionalCheckFailedException", "The conditional request failed", **more)
         new = self._updated(table, item, actions, scope)
         self._tables.write(name, key, new, writing.lag_seconds)
-        return {"TableName": name, "Item": dict(new)}
+        returned = {"Item": dict(new)} if statement["Statement"].endswith(" RETURNING ALL NEW *") else {}
+        return {"TableName": name} | returned
 
     def _call_transact_write_items(self, arguments: Item, writing: Writing) -> Item:
         token = arguments.get("ClientRequestToken")

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from freshq.errors import FreshqError, Throttled, Unreachable
@@ -22,10 +22,10 @@ from freshq.stores.dynamodb.calls import (
     made_by,
     translated,
 )
-from freshq.stores.dynamodb.schema import KEY
+from freshq.stores.dynamodb.schema import EXPRESSIONS_CACHED, KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from freshq.model.task import Task
@@ -60,8 +60,8 @@ CALL_NOT_ALLOWED: Final = ACCESS_DENIED | {"UnknownOperationException", "Validat
 STATEMENT_NOT_ALLOWED: Final = ACCESS_DENIED | {"ValidationError"}
 
 
-def update_statement(table: str, arguments: Item) -> Item:
-    """Return the statement equivalent to an UpdateItem with these arguments; it returns the item.
+def update_statement(table: str, arguments: Item, *, returning: bool) -> Item:
+    """Return the statement equivalent to an UpdateItem with these arguments.
 
     Both forms come from one set of expressions, so that they cannot diverge. PartiQL has no ADD: the
     attribute that is added to must exist.
@@ -69,16 +69,34 @@ def update_statement(table: str, arguments: Item) -> Item:
     Args:
         table: Name of the table.
         arguments: Arguments of a conditional UpdateItem, with a `#` in front of each name.
+        returning: Whether the statement returns the item.
     """
+    text, names = _partiql(arguments["UpdateExpression"], arguments["ConditionExpression"])
+    values = arguments["ExpressionAttributeValues"] | {":ownKey": arguments["Key"][KEY]}
+    returned = " RETURNING ALL NEW *" if returning else ""
+    return _statement(f'UPDATE "{table}" {text}{returned}', [values[name] for name in names])
+
+
+@lru_cache(maxsize=EXPRESSIONS_CACHED)
+def _partiql(update: str, condition: str) -> tuple[str, list[str]]:
+    """Return an update and its condition with PartiQL's names and question marks, and the values of these."""
     actions = [
         _action(keyword, action)
-        for keyword, clause in _CLAUSE.findall(arguments["UpdateExpression"])
+        for keyword, clause in _CLAUSE.findall(update)
         for action in clause.split(", ")
     ]
-    values = arguments["ExpressionAttributeValues"] | {":ownKey": arguments["Key"][KEY]}
-    condition = f"#{KEY} = :ownKey AND {arguments['ConditionExpression']}"
-    text, parameters = _filled_in(f"{' '.join(actions)} WHERE {condition}", values)
-    return _statement(f'UPDATE "{table}" {text} RETURNING ALL NEW *', parameters)
+    values: list[str] = []
+
+    def fill_in(mark: re.Match[str]) -> str:
+        if mark["missing"]:
+            return f'"{mark["missing"]}" IS MISSING'
+        if mark["name"]:
+            return f'"{mark["name"]}"'
+        values.append(mark["value"])
+        return "?"
+
+    text = _MARK.sub(fill_in, f"{' '.join(actions)} WHERE #{KEY} = :ownKey AND {condition}")
+    return text, values
 
 
 def insert_statement(table: str, item: Item) -> Item:
@@ -96,21 +114,6 @@ def _action(keyword: str, action: str) -> str:
         name, value = action.split()
         return f"SET {name} = {name} + {value}"
     return f"{keyword} {action}"
-
-
-def _filled_in(expression: str, values: Mapping[str, Item]) -> tuple[str, list[Item]]:
-    """Return an expression with PartiQL's names and question marks, and the values of these in order."""
-    parameters: list[Item] = []
-
-    def fill_in(mark: re.Match[str]) -> str:
-        if mark["missing"]:
-            return f'"{mark["missing"]}" IS MISSING'
-        if mark["name"]:
-            return f'"{mark["name"]}"'
-        parameters.append(values[mark["value"]])
-        return "?"
-
-    return _MARK.sub(fill_in, expression), parameters
 
 
 class _NotAllowed(Exception):
@@ -136,7 +139,7 @@ class _Write:
         token: Its request token.
         statement: The write in a batch.
         alone: Writes it by a separate call, and returns the item.
-        item: The item after the write; None if it is known only from the answer.
+        item: The item after the write, empty if it is not needed; None if only the answer has it.
     """
 
     item_id: str
@@ -160,22 +163,25 @@ class Batches:
         """Return whether this many writes should be sent together."""
         return writes > 1 and self._is_allowed
 
-    def update(self, updates: Sequence[Item]) -> list[Item | FreshqError]:
+    def update(self, updates: Sequence[Item], *, returning: bool) -> list[Item | FreshqError]:
         """Change items, no item twice.
 
         Args:
             updates: For each the arguments of a conditional UpdateItem, which set a requestToken.
+            returning: Whether the new versions of the items are needed.
 
         Returns:
-            For each, in order: the new version of the item, ConditionFailed, or the error if it is unknown
-            whether it was written.
+            For each, in order: the new version of the item if it is needed, ConditionFailed, or the error if
+            it is unknown whether it was written.
         """
+        own, table = self._calls.names, self._calls.table
         writes = [
             _Write(
                 arguments["Key"][KEY]["S"],
                 arguments["ExpressionAttributeValues"][":requestToken"]["S"],
-                update_statement(self._calls.table, self._calls.names.arguments(arguments)),
+                update_statement(table, own.arguments(arguments), returning=returning),
                 partial(self._calls.update, arguments),
+                None if returning else {},
             )
             for arguments in updates
         ]
@@ -290,7 +296,9 @@ class Batches:
         """Return the answer to one write, from the response to its statement."""
         if "Error" not in response:
             made = response.get("Item")
-            return self._calls.own(made) if made else write.item or self._alone(write)
+            if made:
+                return self._calls.own(made)
+            return self._alone(write) if write.item is None else write.item
         error: Item = response["Error"]
         if error["Code"] not in REFUSING_CODES:
             return self._answer_alone(write, error)

@@ -527,7 +527,7 @@ class Taking:
         repeats = calls.repeats
         try:
             if len(updates) > 1:
-                return self._store.batches.update(updates)
+                return self._store.batches.update(updates, returning=True)
             return [calls.update(updates[0])]
         except FreshqError as error:
             return [error] * len(updates)

@@ -304,7 +304,7 @@ class DynamoTasks(DynamoPart):
             tasks,
             lambda task: self._replacing(task, guard_of(task)),
             lambda some: self.batches.update(
-                [replace_arguments(task, guard_of(task), self.keyspace) for task in some]
+                [replace_arguments(task, guard_of(task), self.keyspace) for task in some], returning=False
             ),
         )
         return [
