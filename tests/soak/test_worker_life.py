@@ -31,7 +31,7 @@ OVER: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
 # Tasks whose first run fails may run twice.
 RUNS: Final = {"busy": 2, "retry": 2}
 # The threads of a worker that may outlive its run.
-THREADS: Final = ("freshq-run", "freshq-settle", "freshq-answers", "freshq-give-back")
+THREADS: Final = ("freshq-run", "freshq-settle", "freshq-give-back")
 
 
 class Wild(MemoryStore):

@@ -12,7 +12,6 @@ import pytest
 
 from freshq.model.answers import Busy
 from freshq.worker.executor import NotStarted, started_on
-from freshq.worker.run import SerialCalls
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.worker_threads import wait_until
 
@@ -148,23 +147,6 @@ def test_a_loop_that_is_closed_or_was_not_started(own: Loop) -> None:
         assert isinstance(error, NotStarted)
         assert isinstance(error, Busy)
     assert not future.cancel()
-
-
-def test_a_series_of_calls_is_followed_by_one_call_for_all() -> None:
-    happened: deque[str] = deque()
-    first = threading.Event()
-
-    def call(item: str) -> None:
-        assert first.wait(PATIENCE_SECONDS)
-        happened.append(item)
-
-    calls = SerialCalls[str]("series", call, lambda: happened.append("all"))
-    for item in "abc":
-        calls.add(item)
-    first.set()
-    wait_until(lambda: len(happened) > 3 and happened[-1] == "all")
-    assert [each for each in happened if each != "all"] == ["a", "b", "c"]
-    calls.close()
 
 
 def test_a_task_factory_that_fails_ends_the_run_and_the_next_one_starts(own: Loop) -> None:

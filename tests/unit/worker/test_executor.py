@@ -1,6 +1,7 @@
 """The executor of a worker reports the slots freed by a burst once, even while a call settles."""
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,9 +32,11 @@ class Watched:
         self.may_settle = threading.Event()
         self.freed = threading.Semaphore(0)
         self.settled = threading.Semaphore(0)
+        self.before_run: Callable[[], None] = lambda: None
         self.executor = Executor(self.run, self.settle, self.on_freed)
 
     def run(self, run: Any) -> None:
+        self.before_run()
         self.happened.append("run")
         self.executor.settle(run)
 
@@ -88,6 +91,65 @@ def test_every_run_of_a_burst_is_settled(watched: Watched) -> None:
         assert watched.settled.acquire(timeout=PATIENCE_SECONDS)
     assert watched.happened.count("run") == 200
     assert watched.freed.acquire(timeout=PATIENCE_SECONDS)
+
+
+def test_coroutines_that_end_while_others_are_handled_are_settled_with_them(watched: Watched) -> None:
+    is_first, may_go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_first.set()
+        assert may_go_on.wait(PATIENCE_SECONDS)
+
+    watched.before_run = hold
+    for _ in range(5):
+        watched.executor.end(run_of_task())
+        assert is_first.wait(PATIENCE_SECONDS)
+    watched.may_settle.set()
+    may_go_on.set()
+    for _ in range(5):
+        assert watched.settled.acquire(timeout=PATIENCE_SECONDS)
+    settled = [int(each.partition(" ")[2]) for each in watched.happened if each.startswith("settle")]
+    assert (watched.happened.count("run"), sum(settled)) == (5, 5)
+
+
+def test_one_thread_at_a_time_handles_ended_coroutines(watched: Watched) -> None:
+    busy, handled = threading.Lock(), threading.Semaphore(0)
+
+    def handle() -> None:
+        assert busy.acquire(blocking=False)
+        busy.release()
+        handled.release()
+
+    watched.before_run = handle
+    watched.may_settle.set()
+    for _ in range(200):
+        watched.executor.end(run_of_task())
+    for _ in range(200):
+        assert handled.acquire(timeout=PATIENCE_SECONDS)
+
+
+def test_a_coroutine_that_ends_when_no_thread_is_left_is_handled_by_a_later_wake(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    watched.may_settle.set()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        watched.executor.end(run_of_task())
+        with pytest.raises(RuntimeError, match="new thread"):
+            watched.executor.wake()
+    watched.executor.wake()
+    assert watched.settled.acquire(timeout=PATIENCE_SECONDS)
+
+
+def test_a_coroutine_that_ends_after_the_executor_was_closed_is_handled(watched: Watched) -> None:
+    watched.may_settle.set()
+    watched.executor.close()
+    watched.executor.end(run_of_task())
+    assert watched.settled.acquire(timeout=PATIENCE_SECONDS)
 
 
 def test_a_wake_without_work_starts_no_thread(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def handlers_of(*, is_async: bool) -> Handlers:
     return handlers
 
 
-NAMES = ["freshq-run", "freshq-handlers", "freshq-leases", "freshq-upkeep", "freshq-answers", "freshq-settle"]
+NAMES = ["freshq-run", "freshq-handlers", "freshq-leases", "freshq-upkeep", "freshq-settle"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -108,9 +108,7 @@ def test_a_worker_goes_on_when_there_are_threads_again(
         worker = Worker(queue, handlers_of(is_async=is_async), concurrency=2, poll_seconds=0.01)
         with running(worker) as reports:
             queue.put_many([{"payload": number, "kind": "a"} for number in range(5)])
-            is_needed = name != "freshq-settle" and (
-                is_async or name not in ("freshq-handlers", "freshq-answers")
-            )
+            is_needed = name != "freshq-settle" and (is_async or name != "freshq-handlers")
             wait_until(lambda: threads.refused > 1 or not is_needed or queue.stats().success == 5)
             threads.refuses = False
             queue.put_many([{"payload": number, "kind": "a"} for number in range(5)])

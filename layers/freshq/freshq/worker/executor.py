@@ -224,7 +224,7 @@ class Executor:
         """Start no thread yet.
 
         Args:
-            run: Runs a task, or the tasks of a batch; raises nothing.
+            run: Runs a task, or the tasks of a batch, or ends one whose coroutine has ended; raises nothing.
             settle: Settles runs of different tasks; raises nothing.
             on_freed: Called when runs ended and no claimed task waits for this thread, or they have
                 gathered; raises nothing.
@@ -237,13 +237,15 @@ class Executor:
         self._is_coroutine = is_coroutine
         self._lock = threading.Lock()
         self._claimed: deque[Call] = deque()
+        # Calls whose coroutines have ended. One thread at a time does what is left of them.
+        self._returned: deque[Call] = deque()
         self._pending: deque[PendingSettlement] = deque()
         self._gathering_since = 0.0
         # When each settling call under way began.
         self._calls: list[float] = []
         # Each sleeping thread waits for its lock to be released.
         self._sleeping: list[threading.Lock] = []
-        self._is_waking = self._is_closed = self._has_freed = self._is_gathering = False
+        self._is_waking = self._is_closed = self._has_freed = self._is_gathering = self._is_ending = False
         # Threads that run a task, and runs that have not freed their slots.
         self._running = self._occupied = 0
         # Threads that live.
@@ -307,6 +309,14 @@ class Executor:
         """Yield the claimed tasks that have no slot, in the order in which they will run."""
         free = self._slots - self._occupied
         return iter(()) if free >= len(self._claimed) else islice(self._claimed, max(0, int(free)), None)
+
+    def end(self, call: Call) -> None:
+        """Queue a call whose coroutine has ended, and have a thread do what is left of it."""
+        self._returned.append(call)
+        if self._is_ending:  # that thread looks again after it has changed this
+            return
+        with suppress(RuntimeError):  # the system lacks threads for now: a later `wake` retries
+            self.wake()
 
     def settle(self, *pending: PendingSettlement) -> None:
         """Queue runs to settle. The executor's threads look for them themselves; others call `wake`."""
@@ -386,11 +396,16 @@ class Executor:
             return
 
     def _has_work(self) -> bool:
-        return self._may_run() or (not self._is_gathering and (self._has_freed or self._may_settle()))
+        may_wait = not self._is_gathering and (self._has_freed or self._may_settle())
+        return may_wait or self._may_run() or self._may_end()
 
     def _may_run(self) -> bool:
         """Return whether a claimed task has a slot."""
         return bool(self._claimed) and self._occupied < self._slots
+
+    def _may_end(self) -> bool:
+        """Return whether coroutines have ended, and no thread is busy with that."""
+        return bool(self._returned) and not self._is_ending
 
     def _may_settle(self) -> bool:
         """Return whether there are runs to settle, and no call under way worth waiting for."""
@@ -400,14 +415,12 @@ class Executor:
 
     def _next_work(self) -> tuple[Work | None, bool, bool]:
         """Return the next work, whether it runs a task, and whether it may take long."""
-        now, may_run = time.monotonic(), self._may_run()
-        if self._may_settle():
-            gathers_seconds = GATHER_SECONDS - (now - self._gathering_since)
-            if gathers_seconds <= 0 or not (may_run or self._goes_on(now)):
-                return self._settlement(now), False, True
-            if not may_run and not self._is_gathering:
-                self._is_gathering = True
-                return partial(self._gather, gathers_seconds), False, True
+        now, may_run, may_end = time.monotonic(), self._may_run(), self._may_end()
+        if settlement := self._next_settlement(now, is_alone=not (may_run or may_end)):
+            return settlement, False, True
+        if may_end:
+            self._is_ending = True
+            return partial(self._end_returned, now + GATHER_SECONDS), False, False
         if may_run:
             run = self._begun(now)
             return partial(self._run, run), True, not self._is_coroutine(run)
@@ -415,6 +428,18 @@ class Executor:
             self._has_freed = False
             return self._on_freed, False, True
         return None, False, False
+
+    def _next_settlement(self, now: float, *, is_alone: bool) -> Work | None:
+        """Return the call that settles, or the wait for more to settle; None if other work is first."""
+        if not self._may_settle():
+            return None
+        gathers_seconds = GATHER_SECONDS - (now - self._gathering_since)
+        if gathers_seconds <= 0 or (is_alone and not self._goes_on(now)):
+            return self._settlement(now)
+        if not is_alone or self._is_gathering:
+            return None
+        self._is_gathering = True
+        return partial(self._gather, gathers_seconds)
 
     def _begun(self, now: float) -> Call:
         """Return the next claimed task, in a slot."""
@@ -424,6 +449,12 @@ class Executor:
         self._occupied += 1
         self._prefetch.began(now)
         return run
+
+    def _end_returned(self, until: float) -> None:
+        """Do what is left of calls whose coroutines have ended, and then have them settled together."""
+        while self._returned and time.monotonic() < until:
+            self._run(self._returned.popleft())
+        self._is_ending = False
 
     def _goes_on(self, now: float) -> bool:
         """Return whether a burst of short runs seems to continue: its next run has just begun."""

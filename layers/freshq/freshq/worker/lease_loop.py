@@ -20,7 +20,7 @@ from freshq.worker.batches import WaitingRuns, answers_of
 from freshq.worker.executor import Executor, result_of
 from freshq.worker.loop import MIN_SECONDS, WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
-from freshq.worker.run import BatchRun, Phase, SerialCalls, TaskRuns, in_thread, runs_of
+from freshq.worker.run import BatchRun, Phase, TaskRuns, in_thread, runs_of
 from freshq.worker.runner import CoroutineRunner
 from freshq.worker.settle import (
     PendingSettlement,
@@ -91,7 +91,6 @@ class LeaseLoop(WorkLoop):
         self._executor = Executor(
             self._run, self._settle, self._runs.free_succeeded, slots, self._is_coroutine
         )
-        self._answered_runs = SerialCalls("freshq-answers", self._run, self._have_settled)
         # The processes of isolated runs are ended instead.
         limit_seconds = None if config.isolate else config.max_run_seconds
         self._renewal = LeaseRenewal(queue, self._runs, config.poll_seconds, limit_seconds, self._overran)
@@ -104,7 +103,6 @@ class LeaseLoop(WorkLoop):
                 yield
         finally:
             self._executor.close()
-            self._answered_runs.close()
 
     @override
     def _check_background(self) -> None:
@@ -379,7 +377,7 @@ class LeaseLoop(WorkLoop):
         """As `_returned`, for the runs of a batch."""
         for run in call.started:
             self._runs.settles(run)
-        self._answered_runs.add(call)
+        self._executor.end(call)
 
     def _end_batch(self, call: BatchRun, ends: Sequence[RunEnd]) -> None:
         """Have the runs of a batch settled in one call."""
@@ -449,13 +447,7 @@ class LeaseLoop(WorkLoop):
     def _returned(self, run: TaskRun) -> None:
         """Have a run settled after its coroutine has ended; not here, in its event loop."""
         self._runs.settles(run)
-        self._answered_runs.add(run)
-
-    def _have_settled(self) -> None:
-        """Have the runs settled whose coroutines have ended, in a thread, which may wait for the store."""
-        self._runs.free_succeeded()
-        with suppress(RuntimeError):  # the system lacks threads for now: a later `wake` retries
-            self._executor.wake()
+        self._executor.end(run)
 
     def _runner_of(self, run: TaskRun) -> Runner:
         """Return the runner of the task; for a coroutine that has ended, a function with its result."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
-from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
-from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from freshq.model.task import RunHandle, changed, give_handle, keep_run
 
@@ -26,10 +23,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Shortest time between two writes of the progress of a run, apart from renewals of its lease.
 PROGRESS_SECONDS: Final = 5.0
-# The longest series of ended coroutines that free their slots, and are settled, together.
-SERIES_SECONDS: Final = 0.002
-# How long a thread waits for more work before it ends.
-IDLE_SECONDS: Final = 1.0
 # The system has no file descriptor, thread, memory or buffer left. It may have one again soon.
 SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
 
@@ -345,65 +338,3 @@ def in_thread(name: str, function: Callable[[], T], ended: Future[T] | None = No
     except RuntimeError as error:  # the system has no thread left: tell the caller who waits for this one
         future.set_exception(error)
     return future
-
-
-class SerialCalls(Generic[T]):
-    """Calls a function for each item, one after the other, in a thread that ends some time after the last.
-
-    A thread for each item would take longer to start than most calls take.
-    """
-
-    def __init__(
-        self, name: str, function: Callable[[T], None], gathered: Callable[[], None] = lambda: None
-    ) -> None:
-        """Begin without items.
-
-        Args:
-            name: The thread's name.
-            function: The function to call; it raises nothing.
-            gathered: Called after the last item that is there, and during a long series every
-                `SERIES_SECONDS`; it raises nothing.
-        """
-        self._name = name
-        self._function = function
-        self._gathered = gathered
-        self._changed = threading.Condition()
-        self._items: deque[T] = deque()
-        self._is_working = False
-        self._is_closed = False
-
-    def add(self, item: T) -> None:
-        """Queue an item for the function; call it in this thread if the system has no thread left."""
-        with self._changed:
-            self._items.append(item)
-            if self._is_working:
-                self._changed.notify()
-                return
-            self._is_working = True
-        thread = in_thread(self._name, partial(self._work, IDLE_SECONDS))
-        if thread.done() and thread.exception() is not None:
-            self._work(0.0)
-
-    def close(self) -> None:
-        """Let the thread end as soon as it has no more items."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
-
-    def _work(self, idle_seconds: float) -> None:
-        gathered_at = -inf
-        while (item := self._next(idle_seconds)) is not None:
-            self._function(item)
-            now = time.monotonic()
-            if not self._items or now - gathered_at >= SERIES_SECONDS:
-                self._gathered()
-                gathered_at = now
-
-    def _next(self, idle_seconds: float) -> T | None:
-        """Return the next item; None if there was none for a time."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._items or self._is_closed, idle_seconds)
-            if self._items:
-                return self._items.popleft()
-            self._is_working = False
-            return None
