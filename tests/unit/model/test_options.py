@@ -35,11 +35,16 @@ def test_the_rules_of_groups_are_written_as_json() -> None:
     ("text", "named"),
     [('{"of": {"acme": {"weight": 0}}}', "of.acme.weight"), ('{"rules": {}}', "rules: unknown"),
      ('{"of": {"acme": {"limit": 1}}}', "of.acme.limit: unknown"), ("acme=3", "JSON"), ("[]", "JSON object"),
-     ('{"of": []}', "of: must be a JSON object"), ('{"default": 3}', "default: must be a JSON object")],
+     ('{"of": []}', "of: must be a JSON object"), ('{"default": 3}', "default: must be a JSON object"),
+     ('{"kinds": {"a": {"units_per_second": 1' + 400 * "0" + "}}}", "kinds.a.units_per_second: must be"),
+     ('{"kinds": {"\\ud800": {"rate_per_second": 1}}}', "kinds: no .* lone surrogate"),
+     (5000 * "[", "JSON")],
+    ids=["weight", "part", "setting", "text", "list", "of", "default", "huge", "surrogate", "deep"],
 )  # fmt: skip
 def test_wrong_rules_of_groups_are_named(text: str, named: str) -> None:
-    with pytest.raises(ValueError, match=f"groups: .*{named}"):
+    with pytest.raises(ValueError, match=f"groups: .*{named}") as wrong:
         checked_options({"groups": text})
+    assert str(wrong.value).count(", got ") <= 1
 
 
 def test_a_queue_has_a_bounded_number_of_rules() -> None:

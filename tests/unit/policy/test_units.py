@@ -107,6 +107,12 @@ def test_units_that_come_back_fill_the_burst_at_most() -> None:
     assert log.units("a", RULE, 0.0) == -20
 
 
+def test_debts_are_forgotten_with_their_rules() -> None:
+    log, both = StartLog(), GroupRules(of={"a": RULE, "b": RULE})
+    log.correct([("a", None, 70), ("b", None, 70)], both, 0.0)
+    assert set(read_again(log, 0.0).values(both, 0.0)[""]) == {"a"}
+
+
 def test_a_clock_that_is_behind_gives_no_units_twice() -> None:
     log = StartLog()
     log.take_units("a", RULE, 50, 100.0)

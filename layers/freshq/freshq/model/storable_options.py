@@ -224,7 +224,7 @@ def _group_rules(written: str | dict[str, Any]) -> GroupRules:
     if isinstance(written, str):
         try:
             written = {} if written.lower() == NONE else json.loads(written)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             msg = f"must be JSON or none, got {quoted(written)}: {error}"
             raise ValueError(msg) from None
     return GroupRules.of_values(written)

@@ -25,6 +25,7 @@ KIND: Final = "\0"
 SMALLEST_WEIGHT: Final = 1e-3
 LARGEST_WEIGHT: Final = 1e3
 MAX_RUNNING: Final = 100_000
+LARGEST_RATE: Final = 1e15
 # Units left of a limit that are only errors of rounding.
 NO_UNITS: Final = 1e-9
 # A claim that found no units left need not come again before this part of the burst is left.
@@ -43,8 +44,8 @@ def _is_number(value: object) -> bool:
 
 
 def _check_rate(name: str, rate: object) -> None:
-    if rate is not None and not (_is_number(rate) and 0 < rate < math.inf):  # type: ignore[operator]
-        msg = f"{name}: must be greater than 0, got {quoted(rate)}"
+    if rate is not None and not (_is_number(rate) and 0 < rate <= LARGEST_RATE):  # type: ignore[operator]
+        msg = f"{name}: must be greater than 0 and at most {LARGEST_RATE:g}, got {quoted(rate)}"
         raise ValueError(msg)
 
 
@@ -295,8 +296,8 @@ def _check_rules(where: str, rules: Mapping[str, GroupRule]) -> None:
         if not name or not isinstance(name, str) or not isinstance(rule, GroupRule):
             msg = f"{where}: must have a GroupRule for each name, got {quoted(name)}: {rule!r:.80}"
             raise ValueError(msg)
-        if KIND in name:
-            msg = f"{where}: no group or kind has the character NUL in its name, got {quoted(name)}"
+        if any(letter == KIND or "\ud800" <= letter <= "\udfff" for letter in name):
+            msg = f"{where}: no group or kind has NUL or a lone surrogate in its name, got {quoted(name)}"
             raise ValueError(msg)
     if len(rules) > MAX_RULES:
         msg = f"{where}: must have at most {MAX_RULES:,} rules, got {len(rules):,}; use default for the rest"
@@ -424,7 +425,8 @@ class StartLog:
         of_units = {
             name: [left, at]
             for name, (left, at) in self._units.items()
-            if self.units(name, rules.rule(name), now) < rules.rule(name).most_units
+            if (rule := rules.rule(name)).units_per_second is not None  # debts without a rule never end
+            and self.units(name, rule, now) < rule.most_units
         }
         return values | ({UNITS: of_units} if of_units else {})
 
