@@ -171,7 +171,15 @@ class TestServerTime:
         with pytest.raises(Unreachable):
             ServerTime().now(ask)
 
-    @pytest.mark.parametrize("answer", [None, {"headers": {}}, {"headers": {"Date": "nonsense"}}])
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            None,
+            {"headers": {}},
+            {"headers": {"Date": "nonsense"}},
+            {"headers": {"Date": "Mon, 01 Jan 99999999999 00:00:00 GMT"}},
+        ],
+    )
     def test_what_has_no_date_is_passed_over(self, answer: dict[str, Any] | None) -> None:
         server = self.of(Machine())
         server.sending()

@@ -13,6 +13,7 @@ from freshq.stores.base import Guard
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import Keyspace
 from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES, LeaseRecords, due_at, task_ids_of
+from tests.support.forking import exit_code, forked
 from tests.support.patience import PATIENCE_SECONDS
 
 NOW = 1000.0
@@ -243,3 +244,13 @@ def test_a_token_may_change_after_the_record_became_full(table: FakeTable) -> No
     with table.leases.following(changed(ids[0], UNTIL + LEASE_SECONDS), HELD):
         pass
     assert table.writes == 3  # it was not held any more, and is named again
+
+
+def test_a_forked_child_names_its_tasks_in_its_own_record(table: FakeTable) -> None:
+    cover(table, "a", ahead=("b",))
+
+    def work() -> None:
+        cover(table, "b")
+        assert sorted(map(task_ids_of, table.items.values())) == [["a", "b"], ["b"]]
+
+    assert exit_code(forked(work)) == 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from freshq.errors import StoreError
+from freshq.model.forks import new_lock
 from freshq.stores.clocks import JUMP_SECONDS, steady_seconds
 from freshq.stores.dynamodb.items import CONTROL_PREFIX
 
@@ -36,7 +37,7 @@ INNER_PART: Final = 0.25
 # An item that does not exist. Reading it shows the time.
 NO_ITEM: Final = CONTROL_PREFIX
 logger = logging.getLogger(__name__)
-_lock = threading.Lock()
+_lock = new_lock()
 _of_clients: WeakKeyDictionary[BaseClient, ServerTime] = WeakKeyDictionary()
 
 
@@ -58,7 +59,7 @@ class ServerTime:
         """
         self._steady = steady
         self._wall = wall
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._sent = threading.local()
         # How far the server's clock is ahead of the steady one, at least and at most; when that was measured;
         # how far the wall clock was ahead of the steady one then.
@@ -150,7 +151,7 @@ def _seconds_of(date: str | None) -> float | None:
     """Return the time in a Date header, in seconds since the epoch; None if it has none."""
     try:
         return None if date is None else parsedate_to_datetime(date).timestamp()
-    except ValueError:
+    except (OverflowError, ValueError):
         return None
 
 

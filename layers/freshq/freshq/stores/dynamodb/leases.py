@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from freshq.model.fields import SUCCESSOR_MARK, plain_token
+from freshq.model.forks import forget_in_child, new_lock
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.calls import ConditionFailed
@@ -139,8 +139,8 @@ class LeaseRecord:
     """
 
     def __init__(self, queue: str) -> None:
-        self.writing = threading.Lock()
-        self._lock = threading.Lock()
+        self.writing = new_lock()
+        self._lock = new_lock()
         self._queue = queue
         # None until a first version is written.
         self._record_id: str | None = None
@@ -258,13 +258,22 @@ class LeaseRecord:
 
 
 class LeaseRecords:
-    """The lease records of this process for one table. Thread-safe."""
+    """The lease records of this process for one table. Thread-safe.
+
+    A forked child begins its own: versions of two processes would replace each other, and with them the names
+    of held tasks.
+    """
 
     def __init__(self, calls: TableCalls, keyspace: Keyspace) -> None:
         self._calls = calls
         self._keyspace = keyspace
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._records: dict[str, LeaseRecord] = {}
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """Leave the records of the parent to it."""
+        self._records = {}
 
     def cover(
         self,

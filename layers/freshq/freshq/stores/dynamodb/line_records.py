@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 import time
 import uuid
 from bisect import bisect_left, bisect_right
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from freshq.errors import StoreError
 from freshq.model.fields import RESERVED_ID_PREFIX
+from freshq.model.forks import new_lock
 from freshq.model.lifecycle import new_token
 from freshq.stores.clocks import ElapsedTime
 from freshq.stores.dynamodb.batches import PUT_THREADS
@@ -99,7 +99,7 @@ class ControlRecords:
 
     def __init__(self, calls: TableCalls) -> None:
         self._calls = calls
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._cache: dict[str, Control] = {}
 
     def read(self, queue: str, *, anew: bool = False) -> Control:
@@ -343,7 +343,7 @@ class LineClosings:
     def __init__(self, partitions: Partitions) -> None:
         self._calls = partitions.calls
         self._partitions = partitions
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # Closings in the table: since when this process knows them, and the lines not yet checked.
         self._known_for: dict[str, ElapsedTime] = {}
         self._left: dict[str, list[Line]] = {}
@@ -598,7 +598,7 @@ class LineRecords:
         self._calls = partitions.calls
         self._control = control
         self._closings = LineClosings(partitions)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._queues: dict[str, _QueueLines] = {}
 
     def announce(self, tasks: Iterable[Task]) -> None:

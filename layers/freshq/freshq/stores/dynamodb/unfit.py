@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import DamagedTask
+from freshq.model.forks import new_lock
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
 from freshq.policy.shedding import ShedReason, too_late
@@ -63,7 +63,7 @@ class StaleItems:
         self._calls = partitions.calls
         self._expired = expired
         self._keyspace = partitions.keyspace
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # By queue, the partitions in which claims skipped tasks: the queue's max age, and where the next
         # search continues.
         self._passed: dict[str, dict[str, tuple[float, Item | None]]] = {}
