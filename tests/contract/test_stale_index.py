@@ -234,6 +234,21 @@ def test_a_listing_goes_on_after_a_task_that_is_past_the_max_age_by_now(
     assert [task.payload for task in rest] == ["live"] * newer
 
 
+def test_a_listing_goes_on_after_a_task_that_is_at_the_max_age_to_the_microsecond(
+    table: StoreUnderTest,
+) -> None:
+    """The time that the bound comes from is not the nearest number to a microsecond."""
+    queue = table.queue(max_age_seconds=1.2)
+    queue.put_many([{"payload": number} for number in range(5)])
+    first = queue.list("PENDING", limit=4)
+    table.clock.advance(1)
+    queue.put("live")
+    table.clock.now = round(first[3].created + 1.2, 6)
+    assert table.clock.now - 1.2 < first[3].created
+    rest = queue.list("PENDING", limit=9, cursor=first.cursor)
+    assert [task.payload for task in rest] == ["live"]
+
+
 def test_a_cursor_without_a_place_in_the_order_is_refused(table: StoreUnderTest) -> None:
     cursor = base64.urlsafe_b64encode(b'{"pendingShard": {"S": "a"}}').decode()
     with pytest.raises(ValueError, match="cursor: must be that of a page of PENDING tasks"):

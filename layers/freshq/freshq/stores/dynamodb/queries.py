@@ -217,7 +217,8 @@ class LivePartition:
     def may_begin_after(self, key: Item) -> bool:
         """Return whether a query can begin after a key: DynamoDB refuses a key outside its bounds."""
         index = self.partitions.index
-        return not index.by_time or index.place(key) > self.created_after
+        # A time in an item, unlike one that was calculated, is a whole number of microseconds.
+        return not index.by_time or index.place(key) > seconds(milliseconds(self.created_after))
 
     def pages(self, limit: int, *, newest_first: bool, resumes: bool = False) -> Iterator[KeysPage]:
         """Yield them page by page.
@@ -417,7 +418,7 @@ def stale_page(
         "Limit": LARGER_PAGES_KEYS[0],
     }
     if start_after is not None:
-        if index.by_time and index.place(start_after) <= created_after:
+        if not LivePartition(name, partitions, created_after, now).may_begin_after(start_after):
             return [], None
         arguments["ExclusiveStartKey"] = start_after
     page = partitions.calls.query(arguments)
