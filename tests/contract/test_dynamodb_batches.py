@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import pytest
+from botocore.exceptions import ConnectionClosedError
 from local.faults import (
     AFTER,
     Died,
@@ -257,6 +258,29 @@ class TestLostReplies:
         with replies_lost_to_the_sdk(patient, BATCH):
             queue.settle_many(completed(claims))
         assert counts(queue.stats()) == {"success": 4}
+
+    def test_a_successor_may_be_claimed_before_the_settlement_is_repeated(
+        self, table: StoreUnderTest, queue: Queue, client: DynamoDBClient
+    ) -> None:
+        claims = held(queue, 2)
+        rival = Queue.dynamodb(
+            str(table.table), client_at(client.meta.endpoint_url), clock=table.clock, name=queue.name
+        )
+        rival.put("next", task_id="1", on_conflict="after")
+        taken: list[Claim] = []
+
+        def lose(**_rest: Any) -> None:
+            if not taken:
+                taken.extend(rival.claim())
+                raise ConnectionClosedError(endpoint_url="http://dynamodb")
+
+        settlements = completed(claims)
+        with hooked(client, AFTER, lose, "PutItem"):
+            answers = queue.settle_many(settlements)
+        assert payloads(taken) == ["next"]
+        for each in (answers, queue.settle_many(settlements)):
+            assert not any(isinstance(answer, Exception) for answer in each)
+        rival.complete(taken[0])
 
     @pytest.mark.usefixtures("read_once")
     def test_once_a_batch_is_never_answered_no_other_begins(

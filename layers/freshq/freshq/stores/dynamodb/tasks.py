@@ -320,8 +320,9 @@ class DynamoTasks(DynamoPart):
         stored = self.calls.get(current.task_id)
         if stored is None or stored.get("leaseToken") != {"S": current.lease_token}:
             raise Conflict(decode_if_task(stored))
-        item = encode(entered, self.keyspace)
-        item |= {"putToken": stored["putToken"]} if "putToken" in stored else {}
+        # With the token of the settlement: after a lost reply, a worker may claim the successor before the
+        # settlement is repeated.
+        item = remembering(encode(entered, self.keyspace), stored)
         item |= {"endedToken": {"S": token}, "endedTask": {"M": ended_attributes(ended)}}
         try:
             with self._announcing(entered), self.lease_records.following(entered, Guard.held(token)):
