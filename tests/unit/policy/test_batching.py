@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.batching import Batches, BatchRule, RunTime, SlotUse
+from freshq.policy.batching import Batches, BatchRule, ExpectedTime, SlotUse
 
 SECONDS = st.floats(0, 100)
 # The time since the last task, the key of the task, and how long it can wait.
@@ -67,7 +67,7 @@ def test_due_batches_come_earliest_first() -> None:
 
 @given(st.lists(st.floats(0.001, 1000), min_size=1), SECONDS)
 def test_the_slack_is_never_negative_nor_more_than_a_usual_run_leaves(runs: list[float], left: float) -> None:
-    time = RunTime()
+    time = ExpectedTime()
     assert time.slack_seconds(left) == left / 2  # half is kept for a run of unknown length
     for run_seconds in runs:
         time.ended(run_seconds)
@@ -76,7 +76,7 @@ def test_the_slack_is_never_negative_nor_more_than_a_usual_run_leaves(runs: list
 
 
 def test_equal_runs_are_expected_to_take_what_they_took_and_changes_are_followed() -> None:
-    time = RunTime()
+    time = ExpectedTime()
     for _ in range(200):
         time.ended(2.0)
     assert time.slack_seconds(10.0) == pytest.approx(8.0)
@@ -86,17 +86,28 @@ def test_equal_runs_are_expected_to_take_what_they_took_and_changes_are_followed
 
 
 def test_the_next_batch_is_claimed_shortly_before_the_end_of_a_regular_run() -> None:
-    time = RunTime()
-    assert time.ahead() == (math.inf, math.inf)
+    time = ExpectedTime()
+    assert time.ahead(0.01) == (math.inf, math.inf)
     for _ in range(100):
         time.ended(0.05)
-    assert time.ahead() == pytest.approx((0.04, 0.06))
+    assert time.ahead(0.01) == pytest.approx((0.04, 0.06))
+    assert time.ahead(1.0) == pytest.approx((0.025, 0.075))
     for _ in range(100):
         time.ended(0.02)
-    assert time.ahead() == pytest.approx((0.016, 0.024), abs=1e-5)
+    assert time.ahead(0.004) == pytest.approx((0.016, 0.024), abs=1e-5)
     for run_seconds in (0.01, 0.5, 0.01, 0.5):
         time.ended(run_seconds)
-    assert time.ahead() == (math.inf, math.inf)
+    assert time.ahead(0.01) == (math.inf, math.inf)
+
+
+def test_most_of_equal_times_are_likely() -> None:
+    time = ExpectedTime()
+    assert time.likely_seconds == 0.0
+    time.ended(0.02)
+    assert time.likely_seconds == pytest.approx(0.03)
+    for _ in range(100):
+        time.ended(0.02)
+    assert time.likely_seconds == pytest.approx(0.02)
 
 
 def test_a_pure_load_of_batches_fills_every_slot_in_one_claim() -> None:

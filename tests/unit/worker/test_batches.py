@@ -16,7 +16,7 @@ import pytest
 
 from freshq import Busy, GroupRule, GroupRules, Handlers, Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.model.answers import error_text
-from freshq.policy.batching import BatchRule, RunTime
+from freshq.policy.batching import BatchRule, ExpectedTime
 from freshq.policy.limits import ConcurrencyLimit
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
@@ -443,7 +443,7 @@ class TestAhead:
     @pytest.fixture(autouse=True)
     def _ends_always(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let each run seem to be about to end."""
-        monkeypatch.setattr(RunTime, "ahead", lambda _time: (0.0, math.inf))
+        monkeypatch.setattr(ExpectedTime, "ahead", lambda *_: (0.0, math.inf))
 
     def hold(self, queue: Queue, seen: list[list[int]], **options: Any) -> InThread:
         """Return a worker whose first call lasts until its release, and then 8 tasks are put."""

@@ -17,10 +17,9 @@ DEVIATION_WEIGHT: Final = 1 / 4
 DEVIATIONS: Final = 4
 # The part of a task's time left that is kept for its run while no run has ended yet.
 UNKNOWN_RUN_PART: Final = 0.5
-# The next batch is claimed this long before the expected end of a run, or a part of the run's time if that
-# is less. None is claimed ahead if runs deviate by more than a part of their mean time.
-AHEAD_SECONDS: Final = 0.01
-AHEAD_PART: Final = 0.2
+# The next batch is claimed as long before the expected end of a run as a claim takes, but at most this part
+# of the run's time. None is claimed ahead if runs deviate by more than a part of their mean time.
+MAX_AHEAD_PART: Final = 0.5
 MAX_DEVIATION: Final = 0.2
 # A sum of earlier claims that lacks this part of a task counts it as a whole one.
 ROUNDING: Final = 0.05
@@ -41,8 +40,8 @@ class BatchRule:
     within_seconds: float
 
 
-class RunTime:
-    """The expected time of the runs of a kind, from the runs that have ended."""
+class ExpectedTime:
+    """The expected time of the runs of a kind, or of claims, from those that have ended."""
 
     __slots__ = ("_deviation", "_mean")
 
@@ -51,13 +50,18 @@ class RunTime:
         self._mean: float | None = None
         self._deviation = 0.0
 
-    def ended(self, run_seconds: float) -> None:
-        """Count the time that a run took."""
+    def ended(self, seconds: float) -> None:
+        """Count the time that one took."""
         if self._mean is None:
-            self._mean, self._deviation = run_seconds, run_seconds / 2
+            self._mean, self._deviation = seconds, seconds / 2
             return
-        self._deviation += DEVIATION_WEIGHT * (abs(run_seconds - self._mean) - self._deviation)
-        self._mean += MEAN_WEIGHT * (run_seconds - self._mean)
+        self._deviation += DEVIATION_WEIGHT * (abs(seconds - self._mean) - self._deviation)
+        self._mean += MEAN_WEIGHT * (seconds - self._mean)
+
+    @property
+    def likely_seconds(self) -> float:
+        """A time that most of them take; 0 if none has ended."""
+        return 0.0 if self._mean is None else self._mean + self._deviation
 
     def slack_seconds(self, left_seconds: float) -> float:
         """Return how long a run can wait and still end in time; 0 if it cannot wait.
@@ -69,12 +73,16 @@ class RunTime:
             return max(0.0, left_seconds * (1 - UNKNOWN_RUN_PART))
         return max(0.0, left_seconds - self._mean - DEVIATIONS * self._deviation)
 
-    def ahead(self) -> tuple[float, float]:
-        """Return between which times of a run the next batch may be claimed, in seconds from its start."""
+    def ahead(self, claim_seconds: float) -> tuple[float, float]:
+        """Return between which times of a run the next batch may be claimed, in seconds from its start.
+
+        Args:
+            claim_seconds: How long a claim takes.
+        """
         mean = self._mean
         if mean is None or self._deviation > MAX_DEVIATION * mean:
             return math.inf, math.inf
-        lead_seconds = min(AHEAD_SECONDS, AHEAD_PART * mean)
+        lead_seconds = min(claim_seconds, MAX_AHEAD_PART * mean)
         return mean - lead_seconds, mean + lead_seconds + DEVIATIONS * self._deviation
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError, quoted
 from freshq.model.checks import checked_count, checked_seconds
-from freshq.policy.batching import Batches, BatchRule, RunTime, SlotUse
+from freshq.policy.batching import Batches, BatchRule, ExpectedTime, SlotUse
 from freshq.queue.claim import MAX_CLAIM, extended_together
 from freshq.queue.core import core_of
 from freshq.worker.executor import result_of
@@ -206,8 +206,9 @@ class WaitingRuns:
         known = runner.kinds if isinstance(runner, CoroutineRunner) else None
         kinds = ["", *self.rules] if known is None else known
         self._use = SlotUse([self.rules.get(kind) for kind in kinds])
-        self._run_times: defaultdict[str, RunTime] = defaultdict(RunTime)
-        self._running: dict[BatchRun, RunTime] = {}
+        self._run_times: defaultdict[str, ExpectedTime] = defaultdict(ExpectedTime)
+        self._running: dict[BatchRun, ExpectedTime] = {}
+        self._claim_time = ExpectedTime()
 
     def room(self, free: int) -> int:
         """Return how many tasks may be claimed while some slots are free."""
@@ -216,15 +217,21 @@ class WaitingRuns:
     @property
     def left_seconds(self) -> float:
         """Time until a call is due, or a running one is about to end; infinite if neither is known."""
-        now = time.monotonic()
-        ends = (call.began + times.ahead()[0] for call, times in list(self._running.items()))
+        now, claim_seconds = time.monotonic(), self._claim_time.likely_seconds
+        ends = (call.began + times.ahead(claim_seconds)[0] for call, times in list(self._running.items()))
         return min([self._batches.due_at, *(end for end in ends if end > now)]) - now
 
     def ending(self) -> int:
         """Return how many running calls are about to end: for them, batches may be claimed ahead."""
-        now = time.monotonic()
-        spans = ((now - call.began, times.ahead()) for call, times in list(self._running.items()))
+        now, claim_seconds = time.monotonic(), self._claim_time.likely_seconds
+        spans = (
+            (now - call.began, times.ahead(claim_seconds)) for call, times in list(self._running.items())
+        )
         return sum(first <= ran_seconds <= last for ran_seconds, (first, last) in spans)
+
+    def claimed(self, seconds: float) -> None:
+        """Count the time that a claim of tasks took."""
+        self._claim_time.ended(seconds)
 
     def add(self, runs: Iterable[TaskRun]) -> list[TaskRun | BatchRun]:
         """Add claimed tasks; return what need not wait: tasks without a batch, and full batches."""

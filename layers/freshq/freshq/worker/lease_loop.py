@@ -209,7 +209,10 @@ class LeaseLoop(WorkLoop):
     @override
     def _start_what_fits(self) -> None:
         self._executor.start(self._waiting.take_due())
+        began = time.monotonic()
         claims, limit = self._claim()
+        if claims:
+            self._waiting.claimed(time.monotonic() - began)
         now = self._queue.admin.now()
         for claim in claims:
             self._limits.started()
