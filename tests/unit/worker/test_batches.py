@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, assert_type
 import pytest
 
 from freshq import Busy, GroupRule, GroupRules, Handlers, Queue, Reject, Retry, Task, TaskStatus, Worker
-from freshq.model.answers import error_text
+from freshq.model.answers import Claims, error_text
 from freshq.policy.batching import BatchRule, ExpectedTime
 from freshq.policy.limits import ConcurrencyLimit
 from freshq.policy.retry import Backoff
@@ -470,6 +470,26 @@ class TestAhead:
             work.release.set()
             wait_until(lambda: queue.stats().success == 12)
         assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+    def test_a_run_that_takes_longer_than_expected_does_not_make_claims_smaller(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(BatchRun, "patience", 10_000)
+        asked, claim = list[int](), queue.claim
+
+        def noted(limit: int) -> Claims:
+            claims = claim(limit)
+            asked.extend([limit] if claims else [])
+            if len(asked) == 2:  # claimed ahead: from now on the run seems late
+                monkeypatch.setattr(ExpectedTime, "ahead", lambda *_: (math.inf, math.inf))
+            return claims
+
+        monkeypatch.setattr(queue, "claim", noted)
+        with self.hold(queue, []) as work:
+            wait_until(lambda: queue.stats().taken == 8)
+            work.release.set()
+            wait_until(lambda: queue.stats().success == 12)
+        assert asked == [4, 4, 4]
 
     def test_it_is_given_back_if_it_gets_no_slot(self, queue: Queue) -> None:
         seen = list[list[int]]()

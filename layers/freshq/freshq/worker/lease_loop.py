@@ -127,7 +127,7 @@ class LeaseLoop(WorkLoop):
 
     def _held(self) -> int:
         """Return the number of slots that are occupied or that claimed tasks wait for."""
-        return self._runs.occupied(self._config.concurrency + self._prefetched())
+        return self._runs.occupied(self._slots())
 
     def _prefetched(self) -> int:
         """Return the number of tasks that may be claimed beyond the free slots; with batches, of calls."""
@@ -135,15 +135,19 @@ class LeaseLoop(WorkLoop):
             return 0
         return self._waiting.ending() if self._waiting.rules else self._executor.prefetched()
 
-    def _room(self) -> int:
+    def _slots(self) -> int:
+        """Return the number of calls that may be held: as many as run, and those claimed ahead."""
+        return self._config.concurrency + self._prefetched()
+
+    def _room(self, slots: int) -> int:
         """Return the number of tasks that there is room for if tasks of some kinds share calls."""
-        return self._waiting.room(self._config.concurrency + self._prefetched() - self._held())
+        return self._waiting.room(slots - self._held())
 
     @override
     def _waits_for_tasks(self) -> bool:
         if not self._waiting.rules:
             return super()._waits_for_tasks()
-        return not self._fetcher.is_due and self._room() > 0
+        return not self._fetcher.is_due and self._room(self._slots()) > 0
 
     @override
     def _is_busy(self) -> bool:
@@ -209,8 +213,8 @@ class LeaseLoop(WorkLoop):
     @override
     def _start_what_fits(self) -> None:
         self._executor.start(self._waiting.take_due())
-        began = time.monotonic()
-        claims, limit = self._claim()
+        began, slots = time.monotonic(), self._slots()  # fewer after the claim, if calls end meanwhile
+        claims, limit = self._claim(slots)
         if claims:
             self._waiting.claimed(time.monotonic() - began)
         now = self._queue.admin.now()
@@ -218,7 +222,7 @@ class LeaseLoop(WorkLoop):
             self._limits.started()
             self._breaker.probe(claim.token)
         calls = self._waiting.add([self._runs.begin(claim, now) for claim in claims])
-        if claims and (crowd := self._held()) > self._config.concurrency + self._prefetched():
+        if claims and (crowd := self._held()) > slots:
             # Something waits for a slot, so none is kept for a batch that fills.
             calls = [*self._waiting.take_all(), *calls]
             self._waiting.crowded(crowd)
@@ -229,8 +233,11 @@ class LeaseLoop(WorkLoop):
             if claims.more or claims.room_in_seconds < inf:
                 self._last_work = time.monotonic()  # it is not idle
 
-    def _claim(self) -> tuple[Claims, int]:
+    def _claim(self, slots: int) -> tuple[Claims, int]:
         """Claim the tasks that can start now, unless it backs off or nothing can have changed since.
+
+        Args:
+            slots: The number of calls that may be held.
 
         Returns:
             The claims, and how many there was room for; 0 if it did not claim.
@@ -239,7 +246,7 @@ class LeaseLoop(WorkLoop):
             return Claims(), 0
         limit = 0
         try:
-            limit = self._available()
+            limit = self._available(slots)
             limit = int(min(limit, self._breaker.room()))
             self._had_room = limit > 0
             self._fetcher.begin()
@@ -266,11 +273,11 @@ class LeaseLoop(WorkLoop):
             del claims[fit:]
         return claims
 
-    def _available(self) -> int:
-        """Return the number of tasks to claim."""
+    def _available(self, slots: int) -> int:
+        """Return the number of tasks to claim, if that many calls may be held."""
         if self._waiting.rules:
-            return self._limits.available(self._runs.tasks(self._config.concurrency), self._room())
-        return self._limits.available(self._held()) + self._prefetched()
+            return self._limits.available(self._runs.tasks(self._config.concurrency), self._room(slots))
+        return self._limits.available(self._held()) + slots - self._config.concurrency
 
     def _tell(self, claims: Sequence[Claim]) -> None:
         with self._observing():
