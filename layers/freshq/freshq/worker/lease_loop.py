@@ -201,37 +201,61 @@ class LeaseLoop(WorkLoop):
         calls = self._executor.take_waiting(at_once=at_once)
         if at_once:
             calls += self._waiting.take_all()
-        runs = runs_of(calls)
+        self._return_to_lines(runs_of(calls), "no slot was free in time")
+
+    def _return_to_lines(self, runs: Sequence[TaskRun], why: str) -> None:
         for run in runs:
             self._runs.settles(run)
+            self._tell_breaker(run, succeeded=None)
         if runs:
-            self._settle([self._pending(run, given_back(run.claim), 0.0) for run in runs])
+            self._settle([self._pending(run, given_back(run.claim, why), 0.0) for run in runs])
+
+    @contextmanager
+    def _returning_if_not_started(self) -> Iterator[None]:
+        """Give back the claimed tasks that the executor did not get if the block raises an error.
+
+        Otherwise their leases would be extended forever, and the worker would wait for their ends.
+        """
+        try:
+            yield
+        except BaseException:
+            self._waiting.take_all()
+            running = [run for run in self._runs.running if run.phase is Phase.RUNNING]
+            unstarted = [run for run in running if not (run.batch or run).began]
+            self._return_to_lines(unstarted, "the worker could not start it")
+            raise
 
     def _pending(self, run: TaskRun, end: RunEnd, run_seconds: float) -> PendingSettlement:
         return PendingSettlement(run, end, partial(self._settled, run, run_seconds, end.error))
 
     @override
     def _start_what_fits(self) -> None:
-        self._executor.start(self._waiting.take_due())
-        began, slots = time.monotonic(), self._slots()  # fewer after the claim, if calls end meanwhile
-        claims, limit = self._claim(slots)
-        if claims:
-            self._waiting.claimed(time.monotonic() - began)
-        now = self._queue.admin.now()
-        for claim in claims:
-            self._limits.started()
-            self._breaker.probe(claim.token)
-        calls = self._waiting.add([self._runs.begin(claim, now) for claim in claims])
-        if claims and (crowd := self._held()) > slots:
-            # Something waits for a slot, so none is kept for a batch that fills.
-            calls = [*self._waiting.take_all(), *calls]
-            self._waiting.crowded(crowd)
-        self._executor.start(calls)
+        with self._returning_if_not_started():
+            self._executor.start(self._waiting.take_due())
+            began, slots = time.monotonic(), self._slots()  # fewer after the claim, if calls end meanwhile
+            claims, limit = self._claim(slots)
+            if claims:
+                self._waiting.claimed(time.monotonic() - began)
+            self._start(claims, slots)
         self._wake_executor()
         if len(claims) < limit:  # after the start, because it may read the store
             self._fetcher.found_few(len(claims), more=claims.more, room_in_seconds=claims.room_in_seconds)
             if claims.more or claims.room_in_seconds < inf:
                 self._last_work = time.monotonic()  # it is not idle
+
+    def _start(self, claims: Sequence[Claim], slots: int) -> None:
+        """Pass claimed tasks to the executor, or let them wait for others of their batch."""
+        now = self._queue.admin.now()
+        runs = [self._runs.begin(claim, now) for claim in claims]
+        for claim in claims:
+            self._limits.started()
+            self._breaker.probe(claim.token)
+        calls = self._waiting.add(runs)
+        if claims and (crowd := self._held()) > slots:
+            # Something waits for a slot, so none is kept for a batch that fills.
+            calls = [*self._waiting.take_all(), *calls]
+            self._waiting.crowded(crowd)
+        self._executor.start(calls)
 
     def _claim(self, slots: int) -> tuple[Claims, int]:
         """Claim the tasks that can start now, unless it backs off or nothing can have changed since.

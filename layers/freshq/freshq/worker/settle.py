@@ -206,7 +206,7 @@ def _shed(claim: Claim, error: BaseException, now: float) -> RunEnd:
     return RunEnd(Settlement.release(claim, left_seconds), Outcome.SHED, error_text(error), None)
 
 
-def given_back(claim: Claim, error: str = "no slot was free in time") -> RunEnd:
+def given_back(claim: Claim, error: str) -> RunEnd:
     """Return the end of a claim whose task must not start here. The attempt is not counted."""
     return RunEnd(Settlement.release(claim), Outcome.GIVEN_BACK, error, downstream_ok=None)
 
