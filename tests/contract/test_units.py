@@ -132,6 +132,34 @@ def test_an_attempt_that_does_not_count_costs_nothing_unless_it_said_so(store: S
     assert queue.claim(9).room_in_seconds == pytest.approx(0.5)
 
 
+def test_a_redriven_task_is_never_free(store: StoreUnderTest) -> None:
+    (queue,) = queues(store, number=1)
+    put(queue, 400, 500)
+    claims = queue.claim(9)
+    for took, claim in zip((0, 300), claims, strict=True):
+        claim.task.set_cost(took)
+        queue.fail(claim)
+    queue.redrive([claim.task.task_id for claim in claims])
+    assert sorted(started(queue)) == [1, 300]
+
+
+@pytest.mark.parametrize("took", [0, 900])
+@pytest.mark.parametrize("at_most_once", [False, True])
+def test_what_a_run_took_counts_although_its_end_settles_no_task(took: float, at_most_once: bool) -> None:
+    queue = Queue.memory(groups=GroupRules(of={"a": GroupRule(units_per_second=1e-9, burst_units=1000)}))
+    queue.put("x", task_id="x", group="a", cost=500)
+
+    def run(task: Task) -> None:
+        task.set_cost(took)
+        if not at_most_once:
+            queue.cancel("x", force=True)
+
+    Worker(queue, run, idle_exit_seconds=0, observer=Quiet(), at_most_once=at_most_once).run()
+    assert known(queue, "x").status == ("SUCCESS" if at_most_once else "CANCELLED")
+    put(queue, *[300] * 9)
+    assert len(started(queue)) == (4 if took == 0 else 1)
+
+
 def test_corrections_of_many_runs_take_one_write(
     store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

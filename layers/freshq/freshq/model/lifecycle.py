@@ -356,7 +356,8 @@ class Lifecycle:
         """
         if task.status is TaskStatus.FAILURE and self.live_until(task) <= now:
             raise IllegalTransition.of_stale(task.task_id, Verb.REDRIVE, TaskStatus.FAILURE)
-        return self._next(task, Verb.REDRIVE, TaskStatus.PENDING, now, attempts=0)
+        # A run that took nothing says nothing about the next one, which would be free.
+        return self._next(task, Verb.REDRIVE, TaskStatus.PENDING, now, attempts=0, cost=task.cost or None)
 
     def claimed_dead(self, task: Task, now: float, token: str, lease_until: float) -> Task:
         """Return a dead letter as held under a lease."""

@@ -566,8 +566,9 @@ class Task(_Beside, Generic[PayloadT]):
         """Say what the run really takes of limits in units, from the function that runs this task.
 
         The difference to the cost of its put is charged to its group, kind and queue, or returned to them,
-        when the run ends. An ended task keeps this cost, also in its events; another attempt is charged the
-        cost of the put again. Without a worker, call it on the task of the claim that you settle.
+        when the run ends. An ended task keeps this cost, also in its events. A retry is charged the cost of
+        the put again; a dead letter that is redriven this cost, or 1 if it is 0. Without a worker, call it on
+        the task of the claim that you settle.
 
         Args:
             cost: In units, 0 or more.

@@ -648,7 +648,8 @@ class Core:
         except Conflict as conflict:
             return conflict.current
         finally:
-            self.stopped_running([held])
+            if self.running is not None:  # what its run has taken stays charged
+                self.running.ended([held], self.now())
         self.store.notifier.changed(self.name, [released])
         return released
 
@@ -680,9 +681,20 @@ class Core:
         units = task.units_taken
         if units is None:
             units = 0.0 if settled.attempts < task.attempts else task.units
+        self._note_units(task, units)
+        return units
+
+    def _note_units(self, task: Task, units: float) -> None:
         if units != task.units and self.rules.config.groups.charges(task.group, task.kind):
             self.units_due.append((task.group, task.kind, units - task.units))
-        return units
+
+    def charge_apart(self, task: Task) -> None:
+        """Charge what a run says that it took, if its end settled no task: it was cancelled, for example."""
+        units = task.units_taken
+        if units is not None:
+            self._note_units(task, units)
+        if self.units_due:
+            self.correct_units()
 
     def correct_units(self) -> None:
         """Charge, or return, the units that are due; if the store does not answer, with the next ones."""

@@ -15,6 +15,7 @@ from typing_extensions import override
 from freshq.errors import LeaseLost, StoreError
 from freshq.model.answers import Claims
 from freshq.model.lifecycle import Settlement
+from freshq.queue.core import core_of
 from freshq.worker.background import LeaseRenewal
 from freshq.worker.batches import WaitingRuns, answers_of
 from freshq.worker.executor import Executor, result_of
@@ -538,6 +539,7 @@ class LeaseLoop(WorkLoop):
     def _run_once(self, run: TaskRun) -> None:
         error, downstream_ok = ran_once(run.claim, self._runner_of(run))
         self._limits.note_units([run.claim.task])
+        core_of(self._queue).charge_apart(run.claim.task)
         self._tell_killed([run])
         self._limits.ended(downstream_ok=downstream_ok)
         self._tell_breaker(run, succeeded=downstream_ok)

@@ -267,6 +267,8 @@ def settle_together(queue: BaseQueue, pending: Sequence[PendingSettlement]) -> l
     unanswered: list[PendingSettlement] = []
     for each, answer in zip(pending, _answers(queue, pending), strict=True):
         if isinstance(answer, Task | LeaseLost):
+            if isinstance(answer, LeaseLost) and not each.run.given_back:
+                core_of(queue).charge_apart(each.run.claim.task)
             each.settled(each.end.outcome_for(answer))
         elif isinstance(answer, OUTAGES) or (isinstance(answer, StoreError) and len(pending) == 1):
             each.run.enter(Phase.UNSETTLED)
