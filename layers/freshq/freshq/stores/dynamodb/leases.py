@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from freshq.model.fields import SUCCESSOR_MARK, plain_token
-from freshq.model.forks import forget_in_child, new_lock
+from freshq.model.forks import forget_in_child
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.calls import ConditionFailed
@@ -139,8 +140,8 @@ class LeaseRecord:
     """
 
     def __init__(self, queue: str) -> None:
-        self.writing = new_lock()
-        self._lock = new_lock()
+        self.writing = threading.Lock()
+        self._lock = threading.Lock()
         self._queue = queue
         # None until a first version is written.
         self._record_id: str | None = None
@@ -267,13 +268,13 @@ class LeaseRecords:
     def __init__(self, calls: TableCalls, keyspace: Keyspace) -> None:
         self._calls = calls
         self._keyspace = keyspace
-        self._lock = new_lock()
-        self._records: dict[str, LeaseRecord] = {}
+        self.forget_parent()
         forget_in_child(self)
 
     def forget_parent(self) -> None:
-        """Leave the records of the parent to it."""
-        self._records = {}
+        """Begin without records: those of a forked child's parent are left to the parent."""
+        self._lock = threading.Lock()
+        self._records: dict[str, LeaseRecord] = {}
 
     def cover(
         self,
