@@ -330,22 +330,18 @@ def candidates(
         levels: The lines, the highest level first.
         room: The room that the limits of groups leave; None: no limits.
     """
-    moment = request.moment()
-    if request.plan is not None:
+    moment, plan = request.moment(), request.plan
+    if plan is not None:
         reader.more_lines = PLANNED_LINES
     for level in levels:
-        share = max(1, request.limit // len(level.keys))
-        lines = {group: _of_group(reader, request, keys, moment, share) for group, keys in level.keys.items()}
+        of_line = partial(_of_line, reader, request, moment, max(1, request.limit // len(level.keys)))
+        lines = {
+            group: chain.from_iterable(map(of_line, keys))
+            if plan is None
+            else planned(reader, request, plan, keys)
+            for group, keys in level.keys.items()
+        }
         yield from request.schedulers.interleave(level.number, lines, room)
-
-
-def _of_group(
-    reader: LineReader[Found], request: ClaimRequest, keys: Sequence[str], moment: ClaimMoment, share: int
-) -> Iterator[Found]:
-    """Yield claimable tasks of the lines of a group: as the plan of the claim says, if it has one."""
-    if request.plan is not None:
-        return planned(reader, request, request.plan, keys)
-    return chain.from_iterable(map(partial(_of_line, reader, request, moment, share), keys))
 
 
 def _of_line(

@@ -769,7 +769,7 @@ def claim_request(
         longest_wait_seconds: Pass over tasks that waited longer.
     """
     rules, config = core.rules, core.rules.config
-    fixed_seconds = rules.reserve.fixed_seconds
+    fixed_seconds, plan = rules.reserve.fixed_seconds, PLANS.get(config.order)
     return ClaimRequest(
         queue=core.name,
         orders=rules.orders,
@@ -783,12 +783,8 @@ def claim_request(
         reserve_seconds=rules.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
         retention_seconds=config.retention_seconds,
         longest_wait_seconds=longest_wait_seconds,
-        plan=_new_plan(core, config.order, limit) if config.order.plans else None,
+        plan=None if plan is None else NewPlan(plan, core.service.slots(limit), core.service),
     )
-
-
-def _new_plan(core: Core, order: Order, limit: int) -> NewPlan:
-    return NewPlan(PLANS[order], core.service.slots(limit), core.service)
 
 
 class Verbs:
