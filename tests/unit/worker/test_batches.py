@@ -125,6 +125,21 @@ class TestAnswers:
         assert report.outcomes[Outcome.RETRIED] == 2
         assert report.claimed == sum(report.outcomes.values()) == 5
 
+    def test_busy_for_half_of_a_batch_slows_its_kind_once_and_keeps_the_other_half(self) -> None:
+        rules = GroupRules(kinds={"embed": GroupRule(rate_per_second=100)})
+        queue = Queue.memory(order="fifo", groups=rules)
+        ids = numbers(queue, 4)
+        ends = [0, Busy(retry_after_seconds=90), 2, Busy(retry_after_seconds=60)]
+        report = work_off(queue, Batched(lambda _tasks: ends).handlers)
+        assert [known(queue, each).result for each in ids] == [0, None, 2, None]
+        assert [known(queue, each).attempts for each in ids] == [1, 0, 1, 0]
+        assert (report.outcomes[Outcome.SUCCEEDED], report.outcomes[Outcome.RELEASED]) == (2, 2)
+        now = queue.admin.now()
+        assert [round((known(queue, each).not_before or now) - now, -1) for each in ids] == [0, 90, 0, 60]
+        for since, rate in ((0, 70), (89, 70), (101, 80)):  # it grows 90 s later
+            slowed = core_of(queue).brakes.groups(rules, now + since).kinds["embed"]
+            assert slowed.rate_per_second == pytest.approx(rate, abs=2)
+
     @pytest.mark.parametrize(
         ("answer", "got"),
         [
@@ -213,6 +228,18 @@ class TestCoroutines:
         ids = numbers(queue, 2)
         work_off(queue, handlers)
         assert [known(queue, each).error for each in ids] == ["the handler took longer than 0.05 s"] * 2
+
+    def test_a_cancellation_of_its_own_retries_each_task(self, queue: Queue) -> None:
+        handlers = Handlers()
+
+        @handlers.on("embed", batch=2, backoff=Backoff(LONG_SECONDS, LONG_SECONDS))
+        async def embed(_tasks: list[Task]) -> list[int]:
+            raise asyncio.CancelledError
+
+        ids = numbers(queue, 2)
+        assert work_off(queue, handlers, concurrency=1).outcomes[Outcome.RETRIED] == 2
+        assert [known(queue, each).error for each in ids] == ["CancelledError: "] * 2
+        assert [known(queue, each).attempts for each in ids] == [1, 1]
 
     def test_it_is_cancelled_only_once_all_its_tasks_are(self) -> None:
         queue, cancelled = Queue.memory(order="fifo", lease_seconds=1), threading.Event()

@@ -7,7 +7,7 @@ from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
@@ -54,6 +54,7 @@ logger = task_logger(__name__)
 # How long `stop_at_once` waits until finished runs are settled and the other tasks are given back.
 GIVE_BACK_SECONDS: Final = 5.0
 TASK: Final = attrgetter("claim.task")
+SECONDS: Final = itemgetter(0)
 # If a wait takes this much longer than asked, this thread did not get the processor.
 STALL_SECONDS: Final = 0.005
 
@@ -439,16 +440,21 @@ class LeaseLoop(WorkLoop):
         signals = {end.downstream_ok for end in ends}
         if signals != {None}:
             self._limits.ended(downstream_ok=False not in signals)
-        pushed_back = {
-            (run.claim.task.group, run.claim.task.kind): (run.claim.task, end.retry_after_seconds)
-            for run, end in zip(runs, ends, strict=True)
-            if end.retry_after_seconds is not None
-        }
-        for task, seconds in pushed_back.values():
-            self._limits.slow_down(task, seconds)
+        self._slow_down(runs, ends)
         # A busy run spent no attempt, and has a backoff of its own.
         signals = {end.downstream_ok for end in ends if end.outcome is not Outcome.RELEASED}
         self._tell_breaker(runs[0], succeeded=True in signals or (False if False in signals else None))
+
+    def _slow_down(self, runs: Sequence[TaskRun], ends: Sequence[RunEnd]) -> None:
+        """Lower the rates of the tasks that met push-back; of those of one rate the longest counts."""
+        pushed_back = [
+            (end.retry_after_seconds, run.claim.task)
+            for run, end in zip(runs, ends, strict=True)
+            if end.retry_after_seconds is not None
+        ]
+        by_rate = {(task.group, task.kind): (task, each) for each, task in sorted(pushed_back, key=SECONDS)}
+        for task, seconds in by_rate.values():
+            self._limits.slow_down(task, seconds)
 
     def _tell_breaker(self, run: TaskRun, *, succeeded: bool | None) -> None:
         with self._observing():
