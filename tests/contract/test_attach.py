@@ -444,6 +444,22 @@ class TestFaults:
             assert queue.put(task_id="A").outcome is PutOutcome.CREATED
         assert shipments.version("A") == 1
 
+    def test_a_write_that_meets_a_transaction_of_the_application_is_sent_again(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        code = "TransactionConflictException"
+        with failing(shipments.client, "UpdateItem", code=code, times=3):
+            queue.put(task_id="A")
+        with failing(shipments.client, "UpdateItem", code=code, times=2):
+            (claim,) = queue.claim()
+        with failing(shipments.client, "UpdateItem", code=code, times=1):
+            queue.complete(claim)
+        with (
+            failing(shipments.client, "UpdateItem", code=code, times=99),
+            pytest.raises(Throttled, match="TransactionConflictException"),
+        ):
+            queue.put(task_id="B")
+
     def test_a_claim_whose_reply_is_lost_holds_what_it_took(
         self, shipments: Shipments, queue: AttachedQueue
     ) -> None:

@@ -86,6 +86,8 @@ BATCH_GET_KEYS: Final = 100
 BATCH_WRITE_ITEMS: Final = 25
 # For the keys that a batch call returns unprocessed: the SDK does not retry them.
 BATCH_RETRY: Final = CallRetry(max_tries=10, backoff=Backoff(base_seconds=0.05, cap_seconds=2.0))
+# For a write that met a transaction, which ends within milliseconds.
+CONFLICT_RETRY: Final = CallRetry(max_tries=8, backoff=Backoff(base_seconds=0.01, cap_seconds=0.2))
 # Timeouts of the default client. A call that is never answered is sent six times, three by the SDK and three
 # more once it gave up, with at most three seconds of backoff each time: 30 s, half of the default lease.
 CONNECT_SECONDS: Final = 1
@@ -113,8 +115,19 @@ class ConditionFailed(FreshqError):
         self.item = item
 
 
+class WriteConflict(Throttled):
+    """A transaction of the application was writing the item. The SDK does not send the call again."""
+
+
 class InvalidUpdate(StoreError):
     """DynamoDB found an update invalid: an attribute of the item does not have the type that it needs."""
+
+
+# By error code, for what has no message of its own.
+ERROR_CLASSES: Final[dict[str, type[StoreError]]] = {
+    "TransactionConflictException": WriteConflict,
+    "ValidationException": InvalidUpdate,
+}
 
 
 def own_region() -> str | None:
@@ -315,16 +328,33 @@ class TableCalls:
         return self.names.from_table(item) if self._differ else dict(item)
 
     def _write(self, send: Callable[..., Any], arguments: Item) -> Any:
-        """Send a conditional write. If no reply comes, send it again; it recognizes its own earlier write."""
+        """Send a conditional write, and again if it met a transaction.
+
+        If no reply comes, send it again; it recognizes its own earlier write.
+        """
         check_item_id((arguments["Item"] if "Item" in arguments else arguments["Key"])[KEY]["S"])
         arguments = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **self._arguments(arguments)}
         try:
             return self.sent(send, arguments)
         except SDK_ERRORS as error:
-            failure = freshq_error(error, self.table)
-            if isinstance(failure, ConditionFailed) and failure.item is not None:
-                failure.item = self.own(failure.item)
-            raise failure from error
+            failure = self._failure(error)
+            if not isinstance(failure, WriteConflict):
+                raise failure from error
+
+        def send_again() -> Any:
+            try:
+                return self.sent(send, arguments)
+            except SDK_ERRORS as error:
+                raise self._failure(error) from error
+
+        return CONFLICT_RETRY.run(send_again, WriteConflict, sleep=time.sleep, uniform=random.random)
+
+    def _failure(self, error: Exception) -> FreshqError:
+        """Return freshq's error for one of the SDK's, with the item that made a condition fail."""
+        failure = freshq_error(error, self.table)
+        if isinstance(failure, ConditionFailed) and failure.item is not None:
+            failure.item = self.own(failure.item)
+        return failure
 
     def sent(self, send: Callable[..., Any], arguments: Item) -> Any:
         """Send a write, and repeat it immediately, once, if no reply came. Counts the repeated ones.
@@ -446,6 +476,6 @@ def _translated_client_error(error: ClientError, table: str) -> FreshqError:
             f"table {table!r}: an item has at most 400 KB, freshq's attributes included; "
             "store large data elsewhere, and put a reference to it"
         )
-    error_class = InvalidUpdate if code == "ValidationException" else StoreError
+    error_class = ERROR_CLASSES.get(code, StoreError)
     advice = OTHER_KEY if "key element does not match the schema" in message else ""
     return error_class(f"table {table!r}: {code}: {message}{advice}")
