@@ -1,5 +1,8 @@
 """Limits of the downstream: concurrent runs, a rate, and retries."""
 
+from math import inf
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -156,9 +159,20 @@ def test_a_lease_says_when_to_come_back_and_lapses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"), [((0.0, 1, 1), "rate_per_second"), ((1.0, 2, 3), "block"), ((1.0, 2, 0), "block")]
+    ("arguments", "name"),
+    [
+        ((0.0, 1, 1), "rate_per_second"),
+        ((inf, 1, 1), "rate_per_second"),
+        ((10**400, 1, 1), "rate_per_second"),
+        (("5", 1, 1), "rate_per_second"),
+        ((1.0, 1, 1, True), "rate_per_second"),
+        ((1.0, 2, 3), "block"),
+        ((1.0, 2, 0), "block"),
+        ((1.0, 2, "1"), "block"),
+    ],
+    ids=["none", "infinite", "huge", "text", "flag", "large", "zero", "text block"],
 )
-def test_a_senseless_bucket(arguments: tuple[float, int, int], name: str) -> None:
+def test_a_senseless_bucket(arguments: tuple[Any, ...], name: str) -> None:
     with refused(name):
         SharedBucket(*arguments)
 

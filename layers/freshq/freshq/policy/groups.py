@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from freshq.errors import plain, quoted
+from freshq.policy.limits import LARGEST_RATE
 from freshq.policy.value import DEFAULT_COST
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ KIND: Final = "\0"
 SMALLEST_WEIGHT: Final = 1e-3
 LARGEST_WEIGHT: Final = 1e3
 MAX_RUNNING: Final = 100_000
-LARGEST_RATE: Final = 1e15
 # Units left of a limit that are only errors of rounding.
 NO_UNITS: Final = 1e-9
 # A claim that found no units left need not come again before this part of the burst is left.

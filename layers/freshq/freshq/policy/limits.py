@@ -6,11 +6,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from freshq.errors import quoted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
 ROUNDING: Final = 1e-9  # 0.1 s * 10/s must count as one whole token
+# Rates above this would be mistakes.
+LARGEST_RATE: Final = 1e15
 # A worker prefetches as many tasks as its slots start within this time, up to this number.
 PREFETCH_SECONDS: Final = 0.005
 MAX_PREFETCHED: Final = 24
@@ -25,6 +29,10 @@ LOWEST_PART: Final = 0.05
 LOWERED_EVERY_SECONDS: Final = 1.0
 # Part of a rate that each second without push-back gives back.
 PART_PER_SECOND: Final = 0.01
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LARGEST_RATE
 
 
 def spent(tokens: float, costs: Sequence[float]) -> tuple[float, int]:
@@ -175,11 +183,11 @@ class SharedBucket:
 
     def __post_init__(self) -> None:
         """Check the sizes."""
-        if not (self.rate_per_second > 0 and self.block_seconds > 0):
-            msg = "rate_per_second, block_seconds: must be greater than 0, got "
-            raise ValueError(msg + f"{self.rate_per_second}, {self.block_seconds}")
-        if not 1 <= self.block <= self.burst:
-            msg = f"block, burst: need 1 <= block <= burst, got {self.block}, {self.burst}"
+        if not (_is_rate(self.rate_per_second) and _is_rate(self.block_seconds)):
+            msg = f"rate_per_second, block_seconds: must be greater than 0 and at most {LARGEST_RATE:g}, got "
+            raise ValueError(msg + f"{quoted(self.rate_per_second)}, {quoted(self.block_seconds)}")
+        if not (_is_rate(self.burst) and _is_rate(self.block) and 1 <= self.block <= self.burst):
+            msg = f"block, burst: need 1 <= block <= burst, got {quoted(self.block)}, {quoted(self.burst)}"
             raise ValueError(msg)
 
     def full(self, now: float) -> BucketState:
