@@ -116,10 +116,35 @@ ONLY_WITH_ALL: Final = (
     *(
         f"tests/unit/simulate/test_advice.py::test_{name}"
         for name in (
+            "advice_does_not_contradict_itself[9.3-3000]",
             "near_the_capacity_oldest_first_is_recommended",
+            *(f"no_false_alarm[{seed}]" for seed in range(3, 6)),
             "outages_tip_oldest_first_over_but_not_newest_first",
             "the_interval_of_a_gain_covers_what_other_recordings_show",
         )
+    ),
+    # One load above the capacity shows what the order by value is worth; orders by time, that a forecast
+    # heeds the max ages of tasks; and two rates, that losses are those of theory.
+    *(
+        f"tests/unit/simulate/test_simulate_values.py::test_{test}"
+        for test in (
+            *(
+                f"{name}[{case}-{load}-"
+                for name in (
+                    "cheap_tasks_that_decay_do_not_push_dear_tasks_past_their_deadlines",
+                    "linear_decay_never_delivers_less_than_another_order",
+                )
+                for case in ("1-True", "4-False")
+                for load in (0.9, 3.0)
+            ),
+            "four_slots_deliver_as_much_as_levels_by_value_although_services_vary[0.9-",
+            *(f"loss_with_exponential_max_ages_is_that_of_erlang_a[{rate}-" for rate in (8, 12)),
+            *(f"what_the_price_refuses_would_have_been_shed[ages{number}]" for number in (1, 2)),
+        )
+    ),
+    *(
+        f"tests/unit/simulate/test_forecast.py::test_tasks_are_forecast_by_their_own_max_ages[{order}]"
+        for order in ("deadline", "value")
     ),
     # One walk shows that no task is lost; the function with the most imports, that the layer has them.
     *(f"tests/unit/stores/test_conservation.py::test_walked[memory-300-{seed}]" for seed in range(1, 5)),

@@ -126,7 +126,7 @@ def test_replay(overloaded: Path, fifo: Path, tmp_path: Path) -> None:
 
 
 def test_a_recording_with_values_is_judged_by_value(tmp_path: Path) -> None:
-    load = Source(30.0, 20.0, 10.0, values={10.0: 0.2, 1.0: 0.8}, seed=1).load()
+    load = Source(30.0, 8.0, 10.0, values={10.0: 0.2, 1.0: 0.8}, seed=1).load()
     rows = zip(load.created, load.service, load.values, strict=True)
     lines = [{"at_seconds": at, "service_seconds": own, "deadline_seconds": 10.0, "value": value}
              for at, own, value in rows]  # fmt: skip

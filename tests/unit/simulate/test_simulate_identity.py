@@ -37,6 +37,8 @@ DEADLINES_SECONDS: Final = (4.0, 10.0, 100.0)
 # Means "never": longer than any run here.
 LONG_SECONDS: Final = 1e6
 SCENARIOS_EACH: Final = 12
+# `make test` tries so many.
+QUICK_SCENARIOS_EACH: Final = 7
 
 
 @dataclass
@@ -271,10 +273,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("kind", [kind for kind in KINDS if every or kind != "plain"])
 
 
+@pytest.fixture
+def seeds(pytestconfig: pytest.Config) -> range:
+    """Return the seeds of the scenarios of a family; all of them only if all tests run."""
+    return range(SCENARIOS_EACH if pytestconfig.getoption("all") else QUICK_SCENARIOS_EACH)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_task_has_the_fate_it_has_in_the_queue(family: str, kind: str) -> None:
+def test_every_task_has_the_fate_it_has_in_the_queue(family: str, kind: str, seeds: range) -> None:
     happened: Counter[str] = Counter()
-    for seed in range(SCENARIOS_EACH):
+    for seed in seeds:
         rng = Random(f"{family}/{kind}/{seed}")
         deadline_seconds = rng.choice(DEADLINES_SECONDS)
         rules = random_rules(rng, deadline_seconds, FAMILIES[family])
@@ -292,8 +300,10 @@ def test_every_task_has_the_fate_it_has_in_the_queue(family: str, kind: str) -> 
 @pytest.mark.parametrize(
     "family", ["value", "value, reserve", "deadline", "limits by group", "backlog", "admission"]
 )
-def test_every_task_with_a_value_has_the_fate_it_has_in_the_queue(family: str, mix: str) -> None:
-    for seed in range(SCENARIOS_EACH):
+def test_every_task_with_a_value_has_the_fate_it_has_in_the_queue(
+    family: str, mix: str, seeds: range
+) -> None:
+    for seed in seeds:
         rng = Random(f"{family}/{mix}/{seed}")
         deadline_seconds = rng.choice(DEADLINES_SECONDS)
         rules = random_rules(rng, deadline_seconds, {"order": [Order.VALUE]} | FAMILIES[family])
