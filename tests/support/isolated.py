@@ -21,6 +21,8 @@ from opentelemetry import trace
 from freshq import Backoff, Busy, Handlers, Queue, Reject, Retry, Task
 
 FOREVER_SECONDS: Final = 600
+# A batch is full before this, however slow the machine is.
+FILL_SECONDS: Final = 30.0
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 copied_queue = Queue.memory(name="copied")
 
@@ -304,7 +306,7 @@ async def waits_async(_task: Task, payload: list[str]) -> None:
         mark(cleaned)
 
 
-@handlers.on("batch", batch=4, within_seconds=0.2)
+@handlers.on("batch", batch=4, within_seconds=FILL_SECONDS)
 def batch(tasks: list[Task[str]]) -> list[Any]:
     """Do what each payload says; wait until every task is cancelled for "hangs"."""
     answers: list[Any] = []
@@ -326,7 +328,7 @@ def traced_batch(tasks: list[Task[int]]) -> list[list[str]]:
     return [trace_and_span(task) for task in tasks]
 
 
-@handlers.on("async batch", batch=2, within_seconds=0.2)
+@handlers.on("async batch", batch=2, within_seconds=FILL_SECONDS)
 async def async_batch(tasks: list[Task[int]]) -> list[int]:
     """Double."""
     await asyncio.sleep(0)

@@ -510,7 +510,7 @@ class TestBatches:
         assert known(queue, "rejects").progress_step == "rejects"
 
     def test_a_result_that_cannot_be_sent_fails_its_task_only(self, queue: Queue, put: Any) -> None:
-        put("batch", "works", "unpicklable")
+        put("batch", "works", "well", "rejects", "unpicklable")
         assert known(queue, "works").status is TaskStatus.SUCCESS
         assert (known(queue, "unpicklable").error or "").startswith("result: cannot be sent to the worker: ")
 
@@ -525,12 +525,13 @@ class TestBatches:
     def test_the_death_of_a_process_costs_each_task_one_attempt(
         self, queue: Queue, put: Any, payload: str, error: str
     ) -> None:
-        report = put("batch", "works", payload)
-        for task_id in ("works", payload):
+        tasks = ("works", "well", "rejects", payload)
+        report = put("batch", *tasks)
+        for task_id in tasks:
             task = known(queue, task_id)
             assert (task.status, task.attempts) == (TaskStatus.FAILURE, 1)
             assert (task.error or "").startswith(error)
-        assert len(report.overran) == (2 if payload == "hangs" else 0)
+        assert len(report.overran) == (4 if payload == "hangs" else 0)
 
 
 class TestWrongRunners:
