@@ -18,15 +18,17 @@ from botocore.exceptions import (
 )
 from botocore.httpsession import URLLib3Session
 from botocore.retries.standard import ExponentialBackoff
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Claim, MatchQueue, Queue, StoreError
-from freshq.errors import Unreachable
+from freshq.errors import TableMissing, Unreachable
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.dynamodb.attached.attach import described_key, open_attachment
 from freshq.stores.dynamodb.calls import MAX_KEY_BYTES, TableCalls, default_client, translated
 from freshq.stores.dynamodb.passes import WorkerPasses
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.dynamodb.table import TableChanges
+from tests.support.forking import exit_code, forked
 from tests.support.refusals import refused
 
 TOKEN = "t"
@@ -170,3 +172,31 @@ class TestValidation:
     def test_a_name_that_no_attribute_can_have_is_not_sent(self, name: Any) -> None:
         with refused("key"):
             open_attachment("Tasks", None, name, 1)
+
+
+def test_a_forked_child_first_closes_the_connections_of_its_parent(
+    dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a shared connection, a process reads the answer to another one."""
+    closed: list[str] = []
+    calls = TableCalls(dynamodb_local, "none")
+    monkeypatch.setattr(dynamodb_local, "close", lambda: closed.append("closed"))
+
+    def call() -> None:
+        with pytest.raises(TableMissing):
+            calls.get("a")
+
+    def child() -> None:
+        call()
+        call()
+        assert closed == ["closed"]
+        assert exit_code(forked(grandchild)) == 0
+
+    def grandchild() -> None:
+        call()
+        assert closed == ["closed"] * 2
+
+    call()
+    assert exit_code(forked(child)) == 0
+    call()
+    assert closed == []

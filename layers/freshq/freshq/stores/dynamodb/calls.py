@@ -26,6 +26,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable, needs, quoted
+from freshq.model.forks import forget_in_child, new_lock
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb.schema import EXPRESSIONS_CACHED, KEY, RECORD, Names
 
@@ -174,6 +175,27 @@ def check_item_id(item_id: object) -> None:
         raise ValueError(msg)
 
 
+class InheritedConnections:
+    """The connections of a client in a forked child: on one of them it could read an answer to its parent."""
+
+    def __init__(self, client: DynamoDBClient) -> None:
+        """Close them before the first request of the child."""
+        self._client = client
+        self._lock = new_lock()
+        self._are_closed = False
+        # Once for each process, because a child may fork as well.
+        client.meta.events.register_first(
+            "before-send.dynamodb", self.sending, unique_id=f"freshq-{os.getpid()}"
+        )
+
+    def sending(self, **_event: Any) -> None:
+        """Close them, once; other threads wait until it is done."""
+        with self._lock:
+            if not self._are_closed:
+                self._client.close()
+            self._are_closed = True
+
+
 class TableCalls:
     """The calls that a store makes to its table, under freshq's own names.
 
@@ -197,6 +219,11 @@ class TableCalls:
         self._differ = self.names.differ
         self.repeats = 0
         self._names_in = lru_cache(maxsize=EXPRESSIONS_CACHED)(self._names_of)
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child, use none of its parent's connections."""
+        InheritedConnections(self.client)
 
     def put(self, item: Item, condition: Item | None = None) -> None:
         """Write an item.
