@@ -208,7 +208,6 @@ class LeaseLoop(WorkLoop):
     def _return_to_lines(self, runs: Sequence[TaskRun], why: str) -> None:
         for run in runs:
             self._runs.settles(run)
-            self._tell_breaker(run, succeeded=None)
         if runs:
             self._settle([self._pending(run, given_back(run.claim, why), 0.0) for run in runs])
 
