@@ -106,6 +106,19 @@ ONLY_WITH_ALL: Final = (
             "tasks_fall_over_the_line",
         )
     ),
+    # Each width and each cause once, and what is served of six tasks: one, and all.
+    *(
+        f"tests/dashboard/test_phone.py::test_{name}"
+        for name in (
+            *(
+                f"a_cause_opens_where_it_was_clicked[{case}]"
+                for case in ("360-3", "360--1", "412-0", "412--1", "1280-0", "1280-3")
+            ),
+            "nothing_is_cut[412-",
+            "redrive_is_offered_where_it_is_not_refused[1280-",
+            *(f"the_tile_and_the_forecast_agree[{served_of_six}]" for served_of_six in (2, 4)),
+        )
+    ),
     # Other pages show that their snippets are run.
     "tests/docs/test_tutorial.py",
     "tests/docs/test_pages.py::test_a_page_does_what_it_says[docs/recipes.md]",
