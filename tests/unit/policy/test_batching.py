@@ -90,11 +90,12 @@ def test_the_next_batch_is_claimed_shortly_before_the_end_of_a_regular_run() -> 
     assert time.ahead(0.01) == (math.inf, math.inf)
     for _ in range(100):
         time.ended(0.05)
-    assert time.ahead(0.01) == pytest.approx((0.04, 0.06))
+    assert time.ahead(0.001) == pytest.approx((0.04, 0.06))
+    assert time.ahead(0.02) == pytest.approx((0.03, 0.07))
     assert time.ahead(1.0) == pytest.approx((0.025, 0.075))
     for _ in range(100):
         time.ended(0.02)
-    assert time.ahead(0.004) == pytest.approx((0.016, 0.024), abs=1e-5)
+    assert time.ahead(0.004) == pytest.approx((0.01, 0.03), abs=1e-5)
     for run_seconds in (0.01, 0.5, 0.01, 0.5):
         time.ended(run_seconds)
     assert time.ahead(0.01) == (math.inf, math.inf)

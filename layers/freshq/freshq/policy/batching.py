@@ -17,8 +17,10 @@ DEVIATION_WEIGHT: Final = 1 / 4
 DEVIATIONS: Final = 4
 # The part of a task's time left that is kept for its run while no run has ended yet.
 UNKNOWN_RUN_PART: Final = 0.5
-# The next batch is claimed as long before the expected end of a run as a claim takes, but at most this part
-# of the run's time. None is claimed ahead if runs deviate by more than a part of their mean time.
+# The next batch is claimed as long before the expected end of a run as a claim takes, and at least this long,
+# because threads start late; but at most a part of the run's time. None is claimed ahead if runs deviate by
+# more than a part of their mean time.
+LEAST_AHEAD_SECONDS: Final = 0.01
 MAX_AHEAD_PART: Final = 0.5
 MAX_DEVIATION: Final = 0.2
 # A sum of earlier claims that lacks this part of a task counts it as a whole one.
@@ -82,7 +84,7 @@ class ExpectedTime:
         mean = self._mean
         if mean is None or self._deviation > MAX_DEVIATION * mean:
             return math.inf, math.inf
-        lead_seconds = min(claim_seconds, MAX_AHEAD_PART * mean)
+        lead_seconds = min(max(claim_seconds, LEAST_AHEAD_SECONDS), MAX_AHEAD_PART * mean)
         return mean - lead_seconds, mean + lead_seconds + DEVIATIONS * self._deviation
 
 
