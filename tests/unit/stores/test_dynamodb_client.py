@@ -1,6 +1,7 @@
 """The default client of DynamoDB: timeouts, and the checks before a call."""
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Claim, MatchQueue, Queue, StoreError
 from freshq.errors import TableMissing, Unreachable
+from freshq.matching.stores.dynamodb import DynamoDBMatchStore
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.dynamodb.attached.attach import described_key, open_attachment
 from freshq.stores.dynamodb.calls import MAX_KEY_BYTES, TableCalls, default_client, translated
@@ -174,17 +176,30 @@ class TestValidation:
             open_attachment("Tasks", None, name, 1)
 
 
+def tasks_call(client: DynamoDBClient) -> Callable[[], object]:
+    return partial(TableCalls(client, "none").get, "a")
+
+
+def match_call(client: DynamoDBClient) -> Callable[[], object]:
+    return partial(DynamoDBMatchStore("none", client).get, "a")
+
+
+@pytest.mark.parametrize("opened", [tasks_call, match_call])
 def test_a_forked_child_first_closes_the_connections_of_its_parent(
-    dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+    dynamodb_local: DynamoDBClient,
+    monkeypatch: pytest.MonkeyPatch,
+    opened: Callable[[DynamoDBClient], Callable[[], object]],
 ) -> None:
     """On a shared connection, a process reads the answer to another one."""
     closed: list[str] = []
-    calls = TableCalls(dynamodb_local, "none")
+    other, read = TableCalls(dynamodb_local, "other"), opened(dynamodb_local)
     monkeypatch.setattr(dynamodb_local, "close", lambda: closed.append("closed"))
 
     def call() -> None:
         with pytest.raises(TableMissing):
-            calls.get("a")
+            read()
+        with pytest.raises(TableMissing):
+            other.get("a")
 
     def child() -> None:
         call()

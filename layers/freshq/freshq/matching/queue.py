@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-import threading
 import time
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -26,6 +25,7 @@ from freshq.matching.resource import (
 )
 from freshq.matching.stores.base import Changed
 from freshq.model.checks import checked_count, checked_seconds
+from freshq.model.forks import new_rlock
 from freshq.model.storable_options import as_text
 from freshq.policy.order import Order
 
@@ -114,7 +114,7 @@ class SharedMatchOptions:
         self._named = checked_config(named)
         self._override = override
         self._use = use
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._check_at = -math.inf
         self._is_known = False
         self._is_new = False

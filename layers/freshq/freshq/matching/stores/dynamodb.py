@@ -26,6 +26,7 @@ from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb.calls import (
     LOST_REPLIES,
     ConditionFailed,
+    OwnConnections,
     check_table_name,
     default_client,
     translated,
@@ -498,6 +499,7 @@ class DynamoDBMatchStore(MatchStore):
         with translated(table):
             self._client = client or default_client()
         self._table = table
+        self._connections = OwnConnections(self._client)
         self._transactions = TransactionCalls(self._client, table)
         # Names are never deleted: names that this process added need not be added again.
         self._added: frozenset[str] = frozenset()

@@ -175,21 +175,28 @@ def check_item_id(item_id: object) -> None:
         raise ValueError(msg)
 
 
-class InheritedConnections:
-    """The connections of a client in a forked child: on one of them it could read an answer to its parent."""
+class OwnConnections:
+    """Has a forked child open connections of its own: on its parent's it could read an answer to the parent.
+
+    One that is alive is enough for each client.
+    """
 
     def __init__(self, client: DynamoDBClient) -> None:
-        """Close them before the first request of the child."""
+        """Change nothing until the process forks."""
         self._client = client
         self._lock = new_lock()
+        self._are_closed = True
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """Close the inherited connections before the first request."""
         self._are_closed = False
-        # Once for each process, because a child may fork as well.
-        client.meta.events.register_first(
-            "before-send.dynamodb", self.sending, unique_id=f"freshq-{os.getpid()}"
+        self._client.meta.events.register_first(
+            "before-send.dynamodb", self.sending, unique_id="freshq-connections"
         )
 
     def sending(self, **_event: Any) -> None:
-        """Close them, once; other threads wait until it is done."""
+        """Close the inherited connections, once; other threads wait until that is done."""
         with self._lock:
             if not self._are_closed:
                 self._client.close()
@@ -219,11 +226,7 @@ class TableCalls:
         self._differ = self.names.differ
         self.repeats = 0
         self._names_in = lru_cache(maxsize=EXPRESSIONS_CACHED)(self._names_of)
-        forget_in_child(self)
-
-    def forget_parent(self) -> None:
-        """In a forked child, use none of its parent's connections."""
-        InheritedConnections(self.client)
+        self._connections = OwnConnections(client)
 
     def put(self, item: Item, condition: Item | None = None) -> None:
         """Write an item.

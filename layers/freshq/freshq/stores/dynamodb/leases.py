@@ -272,7 +272,7 @@ class LeaseRecords:
         forget_in_child(self)
 
     def forget_parent(self) -> None:
-        """Begin without records: those of a forked child's parent are left to the parent."""
+        """Begin without records. A forked child leaves its parent's records to the parent."""
         self._lock = threading.Lock()
         self._records: dict[str, LeaseRecord] = {}
 

@@ -9,7 +9,6 @@ another process may have returned a task to its old place.
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
@@ -18,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
+from freshq.model.forks import new_lock
 from freshq.model.task import TaskStatus
 from freshq.stores.lines import line_key
 from freshq.stores.sql.rows import microseconds
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from freshq.model.task import Task
@@ -101,7 +102,7 @@ class EmptyParts:
     look_at_all_at: float = -inf
     due: tuple[float, float | None] = (-inf, None)
     to_expire: tuple[float, Sequence[Any]] = (-inf, ())
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=new_lock)
 
     def spans(self, line: str, after_us: int, *, newest_first: bool) -> list[Span]:
         """Return the part of a line still to search after a creation time, in the order of the search."""
