@@ -106,7 +106,7 @@ ONLY_WITH_ALL: Final = (
             "tasks_fall_over_the_line",
         )
     ),
-    # Each width and each cause once, and what is served of six tasks: one, and all.
+    # `make test` opens each cause once and uses each width once.
     *(
         f"tests/dashboard/test_phone.py::test_{name}"
         for name in (

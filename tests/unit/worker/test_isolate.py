@@ -390,6 +390,7 @@ class TestTimeLimit:
         done(queue, "starts_program", str(tmp_path / "pid"), max_run_seconds=LIMIT_SECONDS)
         pid = pid_in(tmp_path / "pid")
         wait_until(lambda: not is_alive(pid))
+        assert "it took longer than" in str(known(queue, "a").error)
 
 
 class TestCancelling:

@@ -53,7 +53,7 @@ class ExpectedTime:
         self._deviation = 0.0
 
     def ended(self, seconds: float) -> None:
-        """Count the time that one took."""
+        """Count the time that a run or a claim took."""
         if self._mean is None:
             self._mean, self._deviation = seconds, seconds / 2
             return
@@ -62,7 +62,7 @@ class ExpectedTime:
 
     @property
     def likely_seconds(self) -> float:
-        """A time that most of them take; 0 if none has ended."""
+        """The mean time plus the mean deviation; 0 if none has ended."""
         return 0.0 if self._mean is None else self._mean + self._deviation
 
     def slack_seconds(self, left_seconds: float) -> float:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from freshq.errors import plain, quoted
-from freshq.policy.limits import LARGEST_RATE
+from freshq.policy.limits import LARGEST_RATE, is_positive
 from freshq.policy.value import DEFAULT_COST
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _is_number(value: object) -> bool:
 
 
 def _check_rate(name: str, rate: object) -> None:
-    if rate is not None and not (_is_number(rate) and 0 < rate <= LARGEST_RATE):  # type: ignore[operator]
+    if rate is not None and not is_positive(rate):
         msg = f"{name}: must be greater than 0 and at most {LARGEST_RATE:g}, got {quoted(rate)}"
         raise ValueError(msg)
 

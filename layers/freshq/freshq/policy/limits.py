@@ -31,7 +31,8 @@ LOWERED_EVERY_SECONDS: Final = 1.0
 PART_PER_SECOND: Final = 0.01
 
 
-def _is_rate(value: object) -> bool:
+def is_positive(value: object) -> bool:
+    """Return whether a value is a number above 0 and at most `LARGEST_RATE`."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LARGEST_RATE
 
 
@@ -183,10 +184,10 @@ class SharedBucket:
 
     def __post_init__(self) -> None:
         """Check the sizes."""
-        if not (_is_rate(self.rate_per_second) and _is_rate(self.block_seconds)):
+        if not (is_positive(self.rate_per_second) and is_positive(self.block_seconds)):
             msg = f"rate_per_second, block_seconds: must be greater than 0 and at most {LARGEST_RATE:g}, got "
             raise ValueError(msg + f"{quoted(self.rate_per_second)}, {quoted(self.block_seconds)}")
-        if not (_is_rate(self.burst) and _is_rate(self.block) and 1 <= self.block <= self.burst):
+        if not (is_positive(self.burst) and is_positive(self.block) and 1 <= self.block <= self.burst):
             msg = f"block, burst: need 1 <= block <= burst, got {quoted(self.block)}, {quoted(self.burst)}"
             raise ValueError(msg)
 

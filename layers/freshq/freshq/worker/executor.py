@@ -237,7 +237,7 @@ class Executor:
         self._is_coroutine = is_coroutine
         self._lock = threading.Lock()
         self._claimed: deque[Call] = deque()
-        # Calls whose coroutines have ended. One thread at a time does what is left of them.
+        # Calls whose coroutines have ended. One thread at a time encodes their results.
         self._returned: deque[Call] = deque()
         self._pending: deque[PendingSettlement] = deque()
         self._gathering_since = 0.0
@@ -311,7 +311,7 @@ class Executor:
         return iter(()) if free >= len(self._claimed) else islice(self._claimed, max(0, int(free)), None)
 
     def end(self, call: Call) -> None:
-        """Queue a call whose coroutine has ended, and have a thread do what is left of it."""
+        """Queue a call whose coroutine has ended; a thread encodes its result and settles it."""
         self._returned.append(call)
         if self._is_ending:  # that thread looks again after it has changed this
             return
@@ -451,7 +451,7 @@ class Executor:
         return run
 
     def _end_returned(self, until: float) -> None:
-        """Do what is left of calls whose coroutines have ended, and then have them settled together."""
+        """Encode the results of ended coroutines until `until`; they are settled together."""
         while self._returned and time.monotonic() < until:
             self._run(self._returned.popleft())
         self._is_ending = False

@@ -217,7 +217,7 @@ class LivePartition:
     def may_begin_after(self, key: Item) -> bool:
         """Return whether a query can begin after a key: DynamoDB refuses a key outside its bounds."""
         index = self.partitions.index
-        # A time in an item, unlike one that was calculated, is a whole number of microseconds.
+        # DynamoDB compares times in whole microseconds; the bound is calculated and may lie between two.
         return not index.by_time or index.place(key) > seconds(milliseconds(self.created_after))
 
     def pages(self, limit: int, *, newest_first: bool, resumes: bool = False) -> Iterator[KeysPage]:
