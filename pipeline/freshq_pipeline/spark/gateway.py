@@ -7,14 +7,14 @@ import signal
 import struct
 import subprocess
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import PipelineError
 from freshq_pipeline.spark.interrupts import held_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -131,6 +131,23 @@ class Java:
             return "Java was killed, probably because memory ran short; give it less by --memory"
         ended = f"Java ended with status {status}"
         return start_failure(self.log.read_text(errors="replace")) or ended
+
+
+@contextmanager
+def lost_connections_unlogged() -> Iterator[None]:
+    """Have Py4J log lost connections with its own logger, which is silent unless the program configures it.
+
+    By itself it logs them with the root logger: a stack trace for each connection that the end of Java reset.
+    Whoever lost Java says so in one line.
+    """
+    from py4j import java_gateway
+
+    module: Any = java_gateway
+    before, module.logging = module.logging, module.logger
+    try:
+        yield
+    finally:
+        module.logging = before
 
 
 def kill_java() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput, PipelineError
 from freshq_pipeline.spark.environment import java_environment, without_spark_variables
-from freshq_pipeline.spark.gateway import Java
+from freshq_pipeline.spark.gateway import Java, lost_connections_unlogged
 from freshq_pipeline.spark.interrupts import held_signals
 from freshq_pipeline.spark.java import class_archive, java_home, submitted
 from freshq_pipeline.spark.scratch import program_folder, scratch_folder
@@ -142,7 +142,7 @@ def _embedded_session(
         environment["SPARK_LAUNCHER_OPTS"] = " ".join(QUICK_JAVA)
         java = Java(_command(settings, environment), environment, scratch)
         try:
-            with java, _running(builder, java) as spark:
+            with lost_connections_unlogged(), java, _running(builder, java) as spark:
                 adapt(spark, tuning)
                 yield spark
         finally:
