@@ -234,6 +234,9 @@ MORE_WITH_ALL: Final = (
 IN_MEMORY_ONCE: Final = "tests/contract/test_async.py"
 # Hypothesis tries a hundred examples of most properties; `make test` fewer.
 QUICK_EXAMPLES: Final = 30
+# A test of two minutes of computing shares the processors with the servers of others. `make test` has none so
+# long, and ends a test that hangs earlier, as pyproject.toml says.
+LONG_TEST_SECONDS: Final = 1200
 
 
 def file_of(nodeid: str) -> str:
@@ -363,6 +366,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return next(places, len(LONGEST_FIRST)), -tests[file]
 
     items.sort(key=rank)
+    if config.getoption("all"):
+        for item in items:
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(LONG_TEST_SECONDS))
 
 
 @dataclass
