@@ -18,6 +18,7 @@ import tempfile
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import fields
 from enum import StrEnum
 from importlib import import_module
 from itertools import chain
@@ -43,6 +44,7 @@ from freshq.feeds import Relay, Scheduler
 from freshq.matching import MatchAdmin
 from freshq.model.options import QueueConfig
 from freshq.model.task import MAX_SECONDS
+from freshq.policy.groups import GroupRule
 from freshq.policy.retry import Backoff
 from freshq.policy.rules import ReserveRule
 from freshq.queue.admin import Admin
@@ -248,7 +250,7 @@ ANY: Final = frozenset({"payload", "result", "data", "record get"})
 MAPS: Final = frozenset(
     {"shed_by_reason", "bounded", "ids", "groups", "given", "by_level", "by_group", "attributes", "depths"}
     | {"callers", "copied", "skipped", "left", "change", "settings", "alike", "outcomes", "criteria", "asks"}
-    | {"group set", "group unset"}
+    | {"group set", "group unset", "kinds", "of"}
 )
 # Lists of such objects.
 LISTS_OF_MAPS: Final = frozenset({"alike", "asks"})
@@ -260,7 +262,7 @@ PARTS: Final = ("goodput_ratio", "estimate")
 NUMBERS: Final = frozenset(
     {"progress_fraction", "oldest_snapshot_seconds", "dead_rows", "retry_after_seconds"}
     | {"service_seconds", "wanted_servers", "not_before", "lease_until", "dead_at", "first_due"}
-    | {"weight", "max_running", "rate_per_second", "oldest_dead_seconds", "since", "health_port"}
+    | {"oldest_dead_seconds", "since", "health_port"}
     | {"wait_p50_seconds", "wait_p99_seconds", "last_wait_seconds", "recovery_seconds", "enough_servers"}
     | {"tips_over_seconds", "longest_seconds", "claimed_per_second", "younger_than_seconds"}
     | {"in_time_share", "today_in_time_share", "in_time_before", "in_time_after"}
@@ -271,8 +273,17 @@ NULLS: Final = frozenset(
     {"forecast", "backlog_in_time_ratio", "backlog_over_seconds", "command", "stack_command", "deadline"}
     | {"oldest_pending_seconds", "newest_pending_seconds", "started"}
 )
+# A rule has the names that someone gave it.
+RULE_NAMES: Final = frozenset(each.name for each in fields(GroupRule))
 NULL_OBJECTS: Final = frozenset({"better_ratio"})
 TASK: Final = {"$ref": "#/$defs/task"}
+RULES: Final = {
+    "default": {"max_running": 9},
+    "of": {"h": {"weight": 2.5}},
+    "separator": "/",
+    "kinds": {"mail": {"rate_per_second": 2.5}, "text": {"units_per_second": 3.5, "burst_units": 4.5}},
+    "share": "units",
+}
 # Each line is a command. TASK and TOKEN are the last claim or match, other capitals files and addresses.
 ON_QUEUE: Final = (
     "put 1 --task-id a --kind mail --group g",
@@ -315,7 +326,8 @@ ON_QUEUE: Final = (
     "configure",
     "configure --max-attempts 4",
     "group ls",
-    "group set g --weight 2",
+    f"configure --groups {json.dumps(RULES, separators=(',', ':'))}",
+    "group set g --weight 2 --max-running 3 --rate 4 --units 5 --burst 6",
     "group ls",
     "group unset g",
     "recover",
@@ -451,9 +463,13 @@ def _of_names(objects: list[dict[str, Any]], tasks: list[Any], name: str) -> dic
             given.setdefault(key, []).append(value)
     return {
         "properties": {key: merged(values, tasks, key) for key, values in given.items()},
-        "required": [key for key, values in given.items() if len(values) == len(objects)],
+        "required": [key for key, values in given.items() if _is_always_given(key, values, objects)],
         "additionalProperties": name in EVENTS,
     }
+
+
+def _is_always_given(name: str, values: list[Any], objects: list[dict[str, Any]]) -> bool:
+    return len(values) == len(objects) and name not in RULE_NAMES
 
 
 def _type(value: object) -> str:

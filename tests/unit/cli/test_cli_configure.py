@@ -1,5 +1,6 @@
 """Options stored with a queue: writers, readers and precedence."""
 
+import json
 import re
 from collections.abc import Sequence
 from contextlib import closing
@@ -225,12 +226,18 @@ class TestGroups:
         assert shown["acme"] == {
             "waiting": 1,
             "running": 1,
-            "share": 0.5,
+            "running_share": 0.5,
             "shed": 0,
             "at_limit": True,
             **rule,
         }
-        assert shown["other"] == {"waiting": 0, "running": 1, "share": 0.5, "shed": 1, "at_limit": False}
+        assert shown["other"] == {
+            "waiting": 0,
+            "running": 1,
+            "running_share": 0.5,
+            "shed": 1,
+            "at_limit": False,
+        }
         heading, acme = (
             next(line for line in freshq("group", "ls").stdout.splitlines() if line.split()[:1] == [name])
             for name in ("group", "acme")
@@ -240,6 +247,15 @@ class TestGroups:
         assert answer("group", "unset", "acme") == {"acme": {"max_running": 9}}
         assert answer("group", "unset", "*") == {"*": {}}
         assert stored()["groups"] == {}
+
+    def test_rules_of_kinds_and_what_groups_share_are_shown(self) -> None:
+        rules = {"kinds": {"embed": {"rate_per_second": 2}}, "share": "units"}
+        answer("configure", "--groups", json.dumps(rules))
+        shown = answer("group", "ls")
+        assert {name: shown[name] for name in rules} == rules
+        lines = [line.split() for line in freshq("group", "ls").stdout.splitlines()]
+        assert lines[0] == ["Groups", "share", "units", "by", "their", "weights."]
+        assert ["embed", "2"] in lines
 
     def test_wrong_rules_are_refused(self) -> None:
         fails(2, "set: give --weight", "group", "set", "acme")

@@ -24,6 +24,7 @@ from freshq.queue.reading import count_waiting
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rich.console import RenderableType
     from rich.table import Table
 
     from freshq.cli.session import Session
@@ -120,7 +121,7 @@ def _show(session: Session, config: QueueConfig, rows: Mapping[str, tuple[Any, s
 
 @group.command("ls", cls=QueueCommand)
 def group_ls(context: QueueContext) -> None:
-    """Show the rules of groups, and the groups with tasks.
+    """Show the rules of groups and kinds, and the groups with tasks.
 
     Tasks that were shed count while they are stored, on DynamoDB among the first 10,000 tasks.
     """
@@ -132,30 +133,42 @@ def group_ls(context: QueueContext) -> None:
     rows: dict[str, dict[str, Any]] = {EVERY_OTHER: rules.default.values()}
     for name in sorted(names):
         in_work = running.of(name, rules.separator)
-        share = round(in_work / max(1, all_running), 3)
+        running_share = round(in_work / max(1, all_running), 3)
         full = running.full(name, rules)
-        counts = {"waiting": waiting[name], "running": in_work, "share": share, "shed": shed[name]}
+        counts = {"waiting": waiting[name], "running": in_work, "running_share": running_share}
+        counts["shed"] = shed[name]
         counts["at_limit"] = full is not None
         rows[name] = counts | (rules.of[name].values() if name in rules.of else {})
+    kinds = {name: rules.kinds[name].values() for name in sorted(rules.kinds)}
     session.output.answer(
-        {"separator": rules.separator, "groups": rows},
-        partial(_group_table, rows),
+        {"separator": rules.separator, "share": rules.share, "groups": rows, "kinds": kinds},
+        partial(_group_page, rules.share, rows, kinds),
     )
 
 
-def _group_table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return a table of groups with their counts and rules; it has the columns that any group has."""
+def _group_page(
+    share: str, rows: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, Mapping[str, Any]]
+) -> RenderableType:
+    """Return what groups share, a table of groups, and one of kinds if there are rules for some."""
+    from rich.console import Group as Lines
+
+    tables = [_table("group", rows), *([_table("kind", kinds)] if kinds else [])]
+    return Lines(f"Groups share {share} by their weights.", *tables)
+
+
+def _table(heading: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return a table of groups or kinds, with the columns that any of them has."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     # The rule of all other groups has no counts, and the columns of counts come first.
     longest_first = sorted(rows.values(), key=len, reverse=True)
-    names = list(dict.fromkeys(name for row in longest_first for name in row))
-    table = Table("group", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in names:
-        table.add_column(name.replace("_", " "), justify="right")
-    for group, row in rows.items():
-        table.add_row(printable(group), *(_cell(row.get(name)) for name in names))
+    columns = list(dict.fromkeys(column for row in longest_first for column in row))
+    table = Table(heading, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in columns:
+        table.add_column(column.replace("_", " "), justify="right")
+    for name, row in rows.items():
+        table.add_row(printable(name), *(_cell(row.get(column)) for column in columns))
     return table
 
 
