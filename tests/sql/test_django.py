@@ -2,11 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from freshq.contrib.django import _file_address, _server_address
 from freshq.contrib.django.migrations import to_version
 from freshq.stores.sql.migrations import MIGRATIONS
+from freshq.stores.sql.url import file_of, parsed_url
 from tests.support.django_site import Site, made_site
 
 SETTINGS = """
@@ -162,3 +165,47 @@ def test_the_newest_migration_is_of_the_newest_tables() -> None:
     folder = Path(sys.modules[to_version.__module__].__file__ or "").parent
     newest = max(folder.glob("[0-9]*.py")).read_text("utf-8")
     assert f"to_version({MIGRATIONS[-1].version})" in newest, "add a migration for freshq's own"
+
+
+@pytest.mark.parametrize("name", ["a%2Fb", "a?b=c", "a#b", "a b", "ä:b", "a&b"])
+def test_the_file_of_a_project_may_have_any_name(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name / "db.sqlite3"
+    assert file_of(parsed_url(_file_address({"NAME": file}))) == str(file)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "entry", "query"),
+    [
+        ("mariadb", {"OPTIONS": {"ssl": {"ca": "ca.pem", "key": "k"}}}, {"ssl_ca": "ca.pem", "ssl_key": "k"}),
+        ("mariadb", {"HOST": "/run/db.sock"}, {"unix_socket": "/run/db.sock"}),
+        ("postgresql", {"OPTIONS": {"assume_role": "a b"}}, {"options": "-c role=a\\ b"}),
+        (
+            "postgresql",
+            {"OPTIONS": {"options": "-c x=1", "assume_role": "b"}},
+            {"options": "-c x=1 -c role=b"},
+        ),
+        (
+            "postgresql",
+            {"OPTIONS": {"passfile": Path("p"), "pool": True, "isolation_level": 4}},
+            {"passfile": "p"},
+        ),
+        (
+            "postgresql",
+            {"HOST": "a,b", "PORT": "1,2"},
+            {"host": ("a:1", "b:2"), "target_session_attrs": "read-write"},
+        ),
+        (
+            "postgresql",
+            {"HOST": "a,b", "PORT": "7", "OPTIONS": {"target_session_attrs": "any"}},
+            {"host": ("a:7", "b:7"), "target_session_attrs": "any"},
+        ),
+        ("postgresql", {"HOST": "a,b"}, {"host": ("a", "b"), "target_session_attrs": "read-write"}),
+    ],
+)
+def test_the_address_says_what_the_settings_say(
+    dialect: str, entry: dict[str, Any], query: dict[str, Any]
+) -> None:
+    given = {"NAME": "My?Shop", "USER": "ada", "PASSWORD": "p@:/?#%", "HOST": "", "PORT": "", "OPTIONS": {}}
+    url = parsed_url(_server_address(given | entry, dialect))
+    assert (url.database, url.username, url.password) == ("My?Shop", "ada", "p@:/?#%")
+    assert dict(url.query) == query

@@ -15,10 +15,12 @@ has the backend of Django's own tasks. The setting `FRESHQ` is a dictionary, and
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import quote
 
 from typing_extensions import override
 
@@ -169,7 +171,7 @@ def _file_address(given: Mapping[str, Any]) -> str:
     """Return the address of a database of SQLite, given its entry in DATABASES."""
     name = str(given["NAME"])
     if not name.startswith("file:"):
-        return f"sqlite:///{Path(name).resolve()}"
+        return f"sqlite:///{quote(str(Path(name).resolve()))}"
     return f"sqlite:///{name}{'&' if '?' in name else '?'}uri=true"  # in tests, Django's database in memory
 
 
@@ -177,15 +179,33 @@ def _server_address(given: Mapping[str, Any], dialect: str) -> str:
     """Return the address of a database on a server, given its entry in DATABASES."""
     import sqlalchemy as sa  # noqa: PLC0415 - a project's other commands need no queue
 
-    own = {key: value for key, value in given["OPTIONS"].items() if key not in _OF_DJANGO}
-    query = {key: str(value) for key, value in own.items() if isinstance(value, (str, int))}
+    query = _driver_options(given["OPTIONS"])
     place = {"username": given["USER"], "password": given["PASSWORD"], "host": given["HOST"]}
+    ports = str(given["PORT"] or "").split(",")
     if place["host"].startswith("/"):  # the folder of a socket, or the socket
         query["host" if dialect == "postgresql" else "unix_socket"] = place.pop("host")
-    place["port"] = int(given["PORT"] or 0)
+    elif "," in place["host"]:  # several servers of PostgreSQL, with a port each, or one for all
+        hosts = place.pop("host").split(",")
+        query["host"] = [
+            ":".join(filter(None, each)) for each in zip(hosts, ports * len(hosts), strict=False)
+        ]
+        query.setdefault("target_session_attrs", "read-write")
+        ports = [""]
+    place["port"] = int(ports[0] or 0)
     known = {key: value for key, value in place.items() if value}
     url = sa.URL.create(dialect, **known, database=str(given["NAME"]), query=query)
     return url.render_as_string(hide_password=False)
+
+
+def _driver_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the OPTIONS of a server that its driver takes, as they stand in an address."""
+    own = {key: value for key, value in given.items() if key not in _OF_DJANGO}
+    if isinstance(files := own.pop("ssl", None), dict):  # MariaDB's and MySQL's
+        own |= {f"ssl_{key}": value for key, value in files.items()}
+    if role := given.get("assume_role"):
+        escaped = re.sub(r"([\\ ])", r"\\\1", role)
+        own["options"] = f"{own.get('options', '')} -c role={escaped}".strip()
+    return {key: str(value) for key, value in own.items() if isinstance(value, (str, int, Path))}
 
 
 class DjangoQueue(Queue):
@@ -265,19 +285,24 @@ _lazy: Any = SimpleLazyObject(open_queue)
 queue: DjangoQueue = _lazy
 
 
-def _forget(*, setting: str = "DATABASES", **_: object) -> None:
-    """Reopen the queue after a test has changed its settings, or Django has made the tests' database."""
-    if _lazy._wrapped is empty or setting not in ("FRESHQ", "DATABASES", "TASKS"):  # noqa: SLF001 - as Django
-        return
-    queue.close()
-    _lazy._wrapped = empty  # noqa: SLF001
+def forget_queue() -> None:
+    """Close the project's queue; the next use opens it again, in the database of that time."""
+    if _lazy._wrapped is not empty:  # noqa: SLF001 - as Django
+        queue.close()
+        _lazy._wrapped = empty  # noqa: SLF001
+
+
+def _forget_changed(*, setting: str, **_: object) -> None:
+    """Reopen the queue after a test has changed its settings."""
+    if setting in ("FRESHQ", "DATABASES", "TASKS"):
+        forget_queue()
 
 
 def _forget_other(**_: object) -> None:
     """Reopen the queue if its database was changed: a test may have used it before that database existed."""
     if _lazy._wrapped is not empty and queue._address != queue.project.address():  # noqa: SLF001
-        _forget()
+        forget_queue()
 
 
-setting_changed.connect(_forget)
+setting_changed.connect(_forget_changed)
 post_migrate.connect(_forget_other)

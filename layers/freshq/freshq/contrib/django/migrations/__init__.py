@@ -15,12 +15,16 @@ from freshq.contrib.django import Project
 
 
 def _migrate(_apps: object, schema_editor: Any) -> None:
+    project = Project.of_settings()
+    if schema_editor.connection.alias == project.database:
+        make_tables(project)
+
+
+def make_tables(project: Project) -> None:
+    """Make the tables of a project, or bring them to the newest version."""
     from freshq.stores.sql.transactions import migrate_with  # noqa: PLC0415 - loading a project needs no SQL
 
-    project = Project.of_settings()
-    connection = schema_editor.connection
-    if connection.alias != project.database:
-        return
+    connection = project.connection
     if project.dialect == "sqlite":
         # Nobody can set it during a transaction that writes, and a put inside one may be the first to need
         # it.
