@@ -33,7 +33,7 @@ _THREADED: Final = (
     "freshq.stores.dynamodb.leases",
     *(f"freshq.worker.{name}" for name in ("background", "executor", "loop", "run")),
 )
-_WAITS: Final = tuple(f"freshq.worker.{name}.wait" for name in ("background", "lease_loop", "worker"))
+_WAITS: Final = tuple(f"freshq.worker.{name}.wait" for name in ("background", "settle", "worker"))
 
 
 class _Inline:

@@ -17,8 +17,8 @@ from freshq.policy import breaker
 from freshq.policy.breaker import OPEN_AFTER
 from freshq.policy.retry import Backoff
 from freshq.telemetry import Observer, Outcome
+from freshq.worker.limits import RunBreaker
 from freshq.worker.report import ObserverBesideTelemetry
-from freshq.worker.slowing import RunBreaker
 from freshq.worker.worker import go_on_with
 from tests.support.worker_threads import InThread, Quiet, wait_until
 
@@ -82,7 +82,7 @@ def slowed(queue: Queue) -> float:
 def test_an_outage_spends_few_attempts(
     downstream: Downstream, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "freshq.worker.slowing")
+    caplog.set_level(logging.INFO, "freshq.worker.limits")
     queue = Queue.memory(max_age_seconds=None, order="fifo", backoff=Backoff(0.01, 0.01))
     fill(queue)
     options: Any = {"concurrency": CONCURRENCY, "poll_seconds": 0.01}

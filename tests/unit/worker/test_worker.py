@@ -21,6 +21,7 @@ from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome, RunReport
 from freshq.worker import loop, settle
+from freshq.worker.limits import StartLimits
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import LoggingObserver, WorkerState
 from freshq.worker.runner import load_runner
@@ -514,7 +515,7 @@ def test_a_task_that_runs_already_is_charged_as_a_debt() -> None:
     queue = Queue.memory()
     for cost in (3, 5, None):
         queue.put("work", cost=cost)
-    limits = loop.StartLimits(queue, parse_worker_options({"rate_per_second": 0.001}))
+    limits = StartLimits(queue, parse_worker_options({"rate_per_second": 0.001}))
     claims = queue.claim(3)
     assert limits.available(0) == 1
     for claim in claims:

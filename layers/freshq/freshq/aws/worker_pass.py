@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.policy.order import OrderSwitch
     from freshq.queue.base import BaseQueue
+    from freshq.worker.limits import RunBreaker
     from freshq.worker.report import RunReport
     from freshq.worker.runner import Runner
-    from freshq.worker.slowing import RunBreaker
 
 # The part of `settle_seconds` that is reserved for the tail call and the last log lines.
 TAIL_SECONDS: Final = 1.0

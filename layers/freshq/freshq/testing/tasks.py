@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import Store
+    from freshq.worker.run import RunEnd
     from freshq.worker.runner import Runner
-    from freshq.worker.settle import RunEnd
 
 # 2026-01-01T00:00:00Z: a fixed start makes failures reproducible.
 DEFAULT_START: Final = 1_767_225_600.0

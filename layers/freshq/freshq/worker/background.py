@@ -123,7 +123,7 @@ class LeaseRenewal(BackgroundThread):
             if self._stopped.is_set():
                 return
             now = self._queue.admin.now()
-            run_seconds = now - run.started
+            run_seconds = now - run.started_at
             if self._is_too_long(run, run_seconds):
                 if self._runs.abandon(run):
                     run.cancel(f"it took longer than {self._max_run_seconds:g} s")

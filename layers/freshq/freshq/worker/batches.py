@@ -249,7 +249,7 @@ class WaitingRuns:
     def _add(self, run: TaskRun, rule: BatchRule) -> BatchRun | None:
         """Add a task; return its batch if that is full, or if it can have no other task."""
         now, task = time.monotonic(), run.claim.task
-        run.started = inf
+        run.started_at = inf
         try:
             key = (task.kind, self._runner.batch_key(task))
             left_seconds = task.stale_at - self._queue.admin.now()

@@ -1,4 +1,4 @@
-"""Claim, start and settle until the worker stops."""
+"""The loop of a worker: one turn after the other until it stops, and the backoff of its claims."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import inf
@@ -15,32 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from freshq.errors import StoreError
-from freshq.model.task import handle_of
-from freshq.policy.limits import TokenBucket
 from freshq.policy.retry import Backoff, equal_jitter
-from freshq.policy.value import DEFAULT_COST
 from freshq.queue.core import core_of
 from freshq.queue.polling import Fetcher
-from freshq.queue.shared.limits import (
-    LAST_COST_WEIGHT,
-    OF_QUEUE,
-    SharedRetries,
-    SharedSlots,
-    SharedTokens,
-)
 from freshq.queue.stopping import StopRequest, Wake
 from freshq.worker.background import BackgroundUpkeep
-from freshq.worker.report import Outcome, RunReport, UnknownKinds, WorkerState, WorkerStatus, log_end
+from freshq.worker.feedback import RunFeedback
+from freshq.worker.report import Outcome, RunReport, WorkerState, WorkerStatus
 from freshq.worker.run import is_shortage
 from freshq.worker.settle import OUTAGES
-from freshq.worker.slowing import RunBreaker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from freshq.model.answers import Claim
-    from freshq.model.task import Task
     from freshq.queue.base import BaseQueue
+    from freshq.worker.limits import StartLimits
     from freshq.worker.options import WorkerConfig
 
 BUSY_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=10.0)
@@ -59,175 +47,6 @@ SHORTAGE_SECONDS: Final = 60.0
 SHORTAGE_GAP_SECONDS: Final = 10.0
 # Number of overrunning threads at which the worker stops: each keeps its memory and other resources.
 MAX_OVERRUNNING: Final = 32
-
-
-class StartLimits:
-    """The limits of a worker. Checked before every claim, so that a claimed task starts immediately.
-
-    The claim loop calls `available`, `admit`, `charge`, `started` and `seconds_to_wait`; any thread may call
-    the others.
-
-    Attributes:
-        awaits_token: Whether only the rate prevented a start at the last `available`.
-        breaker: Slows the worker down while every run fails.
-    """
-
-    def __init__(self, queue: BaseQueue, config: WorkerConfig, tasks_per_slot: int = 1) -> None:
-        """Prepare the limits that the options set.
-
-        Args:
-            queue: Its store keeps the shared limits.
-            config: The options.
-            tasks_per_slot: Maximum number of tasks that share a slot.
-        """
-        store, name = core_of(queue).store, queue.name
-        self.awaits_token = False
-        self.breaker = RunBreaker(queue)
-        self._queue = queue
-        self._concurrency = config.concurrency
-        self._bucket = self._slots = self._tokens = self._retries = None
-        if config.rate_per_second is not None:
-            burst = max(1, round(config.rate_per_second))
-            self._bucket = TokenBucket(config.rate_per_second, burst, time.monotonic())
-        if config.limit is not None:
-            self._slots = SharedSlots(store, name, config.limit, config.concurrency * tasks_per_slot)
-        if config.shared_bucket is not None:
-            self._tokens = SharedTokens(store, name, config.shared_bucket, core_of(queue).brakes)
-        if config.retry_budget is not None:
-            self._retries = SharedRetries(store, name, config.retry_budget)
-        self._rates = [rate for rate in (self._bucket, self._tokens) if rate is not None]
-        # Mean cost of the last tasks, and what their runs took in addition.
-        self._expected_units = DEFAULT_COST
-        self._corrections: deque[float] = deque()
-
-    def available(self, in_flight: int, room: int | None = None) -> int:
-        """Return the number of tasks that may start now.
-
-        Args:
-            in_flight: Tasks that this worker runs.
-            room: Number of further tasks that it has room for; None if each takes one of its slots.
-
-        Raises:
-            StoreError: If the store did not answer a request for shared slots or tokens.
-        """
-        slots = self._concurrency - in_flight if room is None else room
-        if self._slots is not None:
-            slots = min(slots, self._slots.free(in_flight, self._queue.admin.now()))
-        tasks = slots
-        self._correct()
-        if self._bucket is not None:
-            part = core_of(self._queue).brakes.part(self._queue.admin.now())
-            tasks = min(tasks, self._tasks_of(self._bucket.available(time.monotonic(), part)))
-        if self._tokens is not None and tasks > 0:
-            wanted = max(1, round(tasks * self._expected_units))
-            units = self._tokens.available(self._queue.admin.now(), wanted)
-            if units and self._expected_units > 1:  # dear tasks are charged to the bucket
-                units += max(0, int(self._tokens.beyond))
-            tasks = min(tasks, self._tasks_of(units))
-        self.awaits_token = slots > 0 and tasks <= 0
-        return tasks
-
-    def _tasks_of(self, units: int) -> int:
-        """Return how many tasks of the expected cost may start with some units: one, if there is any."""
-        return max(1, int(units / self._expected_units)) if units else 0
-
-    def admit(self, tasks: Sequence[Task]) -> int:
-        """Charge the costs of claimed tasks to the rates, and return for how many of them they leave room."""
-        if not self._rates:
-            return len(tasks)
-        costs = [task.units for task in tasks]
-        for cost in costs:
-            self._expected_units += LAST_COST_WEIGHT * (cost - self._expected_units)
-        for place, rate in enumerate(self._rates):
-            room = rate.take(*costs)
-            for earlier in self._rates[:place]:
-                earlier.correct(-sum(costs[room:]))
-            costs = costs[:room]
-        return len(costs)
-
-    def charge(self, task: Task) -> None:
-        """Charge the cost of a task that runs already: as a debt, if the rates leave no room for it."""
-        if not self.admit([task]):
-            self._corrections.append(task.units)
-
-    def note_units(self, tasks: Iterable[Task]) -> None:
-        """Note the units that the runs of tasks took, if they said so."""
-        if self._rates:
-            taken = [(task.units_taken, task.units) for task in tasks]
-            self._corrections += [took - units for took, units in taken if took is not None]
-
-    def _correct(self) -> None:
-        """Charge what runs took beyond, or less than, the costs of their tasks."""
-        while self._corrections:
-            units = self._corrections.popleft()
-            for rate in self._rates:
-                rate.correct(units)
-
-    def started(self) -> None:
-        """Count one start against the limit of running tasks."""
-        if self._slots is not None:
-            self._slots.started()
-
-    def seconds_to_wait(self, in_flight: int, poll_seconds: float) -> float:
-        """Return the time to wait for a start: less than `poll_seconds` if only a token is missing."""
-        if in_flight >= self._concurrency:
-            return poll_seconds
-        waits = [poll_seconds]
-        if self._bucket is not None:
-            waits.append(self._bucket.seconds_until_next())
-        if self._tokens is not None:
-            waits.append(self._tokens.seconds_until_next(self._queue.admin.now()))
-        # 0 means that a token is available, so that the worker waits for tasks.
-        return max(0.001, min(seconds for seconds in waits if seconds > 0))
-
-    def first_attempt(self) -> None:
-        """Credit the retry budget with a first attempt."""
-        if self._retries is not None:
-            self._retries.first_attempt()
-
-    def may_retry(self) -> bool:
-        """Return whether the retry budget allows a retry, and spend it."""
-        return self._retries is None or self._retries.spend()
-
-    def ended(self, *, downstream_ok: bool) -> None:
-        """Adapt the concurrency limit to the end of a run.
-
-        Args:
-            downstream_ok: False if the downstream pushed back: busy, timed out or failed.
-        """
-        if self._slots is None:
-            return
-        if downstream_ok:
-            self._slots.succeeded()
-        else:
-            self._slots.pushed_back()
-
-    def slow_down(self, task: Task, retry_after_seconds: float) -> None:
-        """Lower the rate that a task counts towards, for all workers, because the downstream pushed back.
-
-        That is the rate of its kind, of the nearest of its group and the group's ancestors that has one, or
-        the queue's.
-
-        Args:
-            task: The task that met it.
-            retry_after_seconds: When the downstream takes requests again.
-        """
-        core = core_of(self._queue)
-        name = core.rules.config.groups.rated(task.group, task.kind)
-        if name is None and self._bucket is None and self._tokens is None:
-            return
-        try:
-            core.brakes.lower(OF_QUEUE if name is None else name, core.now(), retry_after_seconds)
-        except StoreError:
-            logger.warning("queue %r: could not share the push-back", self._queue.name, exc_info=True)
-
-    def leave(self) -> None:
-        """Return the shared slots, and charge what runs took."""
-        self._correct()
-        if self._slots is not None:
-            self._slots.leave(self._queue.admin.now())
-        if self._tokens is not None:
-            self._tokens.leave()
 
 
 class ClaimBackoff:
@@ -349,9 +168,7 @@ class WorkLoop(ABC):
         self._config = config
         self._limits = limits
         self._end_request = end_request
-        self._observer = config.observer_beside(core_of(queue).telemetries)
-        # Tracebacks are logged also if the application's observer does not log.
-        self._observer_logs = config.observer is None or getattr(config.observer, "logs_failures", False)
+        self._feedback = RunFeedback(queue, config, limits, self.report)
         self._backoff = ClaimBackoff(core_of(queue).uniform)
         self._fetcher = Fetcher(core_of(queue), min(config.poll_seconds, _idle_look_seconds(config)))
         self._breaker = limits.breaker
@@ -360,13 +177,11 @@ class WorkLoop(ABC):
         # Whether the limits left room for a task at the last look.
         self._had_room = True
         self._draining = threading.Event()
-        self._unknown_kinds = UnknownKinds(self.report.unknown_kinds)
         self._answered = False
         # Since when, and when last, the system lacked a resource, by the monotonic clock.
         self._short_since = self._short_at = -inf
         # Nobody waits for this loop any longer.
         self._abandoned = False
-        self._failure: BaseException | None = None
 
     def work(self, ended: Callable[[], bool]) -> None:
         """Run tasks until the end; then wait for those still running."""
@@ -378,7 +193,7 @@ class WorkLoop(ABC):
                 self._draining.set()
                 self._end_request.begin()
                 self._drain()
-            self._raise_failure()
+            self._feedback.raise_failure()
 
     def status(self) -> WorkerStatus:
         """Return the state of the loop. Any thread may call it."""
@@ -467,7 +282,7 @@ class WorkLoop(ABC):
             seconds = min(TURN_SECONDS, *waits)
             with self._fetcher.signal.waiting() if self._waits_for_tasks() else nullcontext():
                 self._wait(self._limits.seconds_to_wait(self._in_flight(), max(MIN_SECONDS, seconds)))
-            self._raise_failure()
+            self._feedback.raise_failure()
 
     @contextmanager
     def _surviving_shortage(self) -> Iterator[None]:
@@ -498,33 +313,6 @@ class WorkLoop(ABC):
             raise error
         if not self._backoff.active:
             self._backoff.claim_failed()
-
-    @contextmanager
-    def _observing(self) -> Iterator[None]:
-        """Call the observer, from any thread; its exceptions end the worker, but no run."""
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001 - raised by the loop
-            self._failure = self._failure or error
-
-    def _tell_settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        """Tell the observer how a run ended, from any thread."""
-        if outcome is Outcome.UNKNOWN_KIND:
-            self._unknown_kinds.note(claim.task, error)
-        handle = handle_of(claim.task)
-        if handle is not None and handle.raised is not None and not self._observer_logs:
-            log_end(claim.task, outcome, run_seconds, error)
-        try:  # not `_observing`: entering its block takes longer than most observers do
-            self._observer.settled(claim, outcome, run_seconds, error)
-        except BaseException as raised:  # noqa: BLE001 - raised by the loop
-            self._failure = self._failure or raised
-        if handle is not None:
-            handle.raised = None  # its frames refer to the task, which refers to the handle
-
-    def _raise_failure(self) -> None:
-        """Raise an observer's error, or an unexpected one. The worker then waits for its running tasks."""
-        if self._failure is not None:
-            raise self._failure
 
     def _has_ended(self, ended: Callable[[], bool]) -> bool:
         """Return whether the worker should end; False if the store is unavailable, and ask again later."""
@@ -572,7 +360,7 @@ class WorkLoop(ABC):
             self._last_work = time.monotonic()
             self._fetcher.look_soon()
             if isinstance(outcome, BaseException):
-                self._failure = self._failure or outcome
+                self._feedback.fail(outcome)
                 continue
             self.report.outcomes[outcome] += 1
             if outcome is Outcome.RELEASED:

@@ -1,4 +1,4 @@
-"""The runs of a worker that have not ended, and the threads that serve them."""
+"""The runs of a worker: their phases and ends, and the runs that have not ended."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from enum import IntEnum, auto
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from freshq.model.task import RunHandle, changed, give_handle, keep_run
+from freshq.errors import FreshqError, LeaseLost
+from freshq.model.task import RunHandle, TaskStatus, changed, give_handle, keep_run
+from freshq.worker.report import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
-    from freshq.errors import LeaseLost
     from freshq.model.answers import Claim
-    from freshq.model.task import Progress
-    from freshq.worker.report import Outcome
+    from freshq.model.lifecycle import Settlement
+    from freshq.model.task import Progress, Task
 
 T = TypeVar("T")
 # Shortest time between two writes of the progress of a run, apart from renewals of its lease.
@@ -56,13 +57,49 @@ NEXT_PHASES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended.
+
+    Attributes:
+        settlement: How to settle its claim.
+        outcome: The outcome for the worker once the settlement is stored.
+        error: Why it did not succeed; None if it did.
+        downstream_ok: False if the downstream pushed back; None if the run gives no indication.
+        retry_after_seconds: When the downstream takes requests again, if it said so.
+    """
+
+    settlement: Settlement
+    outcome: Outcome
+    error: str | None
+    downstream_ok: bool | None
+    retry_after_seconds: float | None = None
+
+    def outcome_for(self, answer: Task | FreshqError) -> Outcome:
+        """Return the outcome, given the queue's answer to the settlement.
+
+        Raises:
+            FreshqError: If it is unknown whether it was stored.
+        """
+        if isinstance(answer, LeaseLost):
+            return Outcome.CANCELLED if answer.status == TaskStatus.CANCELLED else Outcome.LEASE_LOST
+        if isinstance(answer, FreshqError):
+            raise answer
+        if answer.status is TaskStatus.CANCELLED:
+            return Outcome.CANCELLED  # a task that was put meanwhile takes its place
+        # After its last attempt, or because the store had no room for its result or error.
+        may_die = self.outcome in (Outcome.RETRIED, Outcome.SUCCEEDED)
+        return Outcome.FAILED if may_die and answer.status is TaskStatus.FAILURE else self.outcome
+
+
 @dataclass(eq=False, slots=True)
 class TaskRun:
     """One run of a task.
 
     Attributes:
         claim: The claim, with the lease as last extended.
-        started: When the run started, in seconds by the queue's clock; infinite while it waits for its batch.
+        started_at: When the run started, in seconds by the queue's clock; infinite while it waits for its
+            batch.
         handle: Shared by the function that runs the task and the worker.
         stored: The last report that the store has.
         stored_at: When it was last written, by the queue's clock.
@@ -80,7 +117,7 @@ class TaskRun:
 
     patience: ClassVar[int] = 1
     claim: Claim
-    started: float
+    started_at: float
     handle: RunHandle = field(default_factory=RunHandle)
     stored: Progress | None = None
     stored_at: float = -inf
@@ -195,6 +232,12 @@ class BatchRun:
     started: list[TaskRun] = field(default_factory=list)
     ended: int = 0
 
+    def await_coroutine(self, coroutine: Future[Any]) -> None:
+        """Note the coroutine of the call; cancel it if all runs were cancelled while it was started."""
+        self.coroutine = coroutine
+        if self.unwanted_coroutine is not None:
+            coroutine.cancel()
+
     @property
     def unwanted_coroutine(self) -> Future[Any] | None:
         """Its coroutine if all its runs were cancelled; None if it has none, or some were not."""
@@ -205,6 +248,17 @@ class BatchRun:
 def runs_of(calls: Iterable[TaskRun | BatchRun]) -> list[TaskRun]:
     """Return the runs of calls."""
     return [run for call in calls for run in ([call] if isinstance(call, TaskRun) else call.runs)]
+
+
+def ended_calls(runs: Iterable[TaskRun]) -> Iterator[TaskRun | BatchRun]:
+    """Count runs as ended, and yield the calls whose runs have all ended."""
+    for run in runs:
+        if run.batch is None:
+            yield run
+            continue
+        run.batch.ended += 1
+        if run.batch.ended == len(run.batch.runs):
+            yield run.batch
 
 
 class TaskRuns:

@@ -1,13 +1,15 @@
-"""Settle claims according to the results and exceptions of their runs."""
+"""Settle claims: the ends of runs by their results and exceptions, and the completer that stores them."""
 
 from __future__ import annotations
 
 import time
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import DamagedTask, FreshqError, LeaseLost, StoreError, Throttled, Unreachable
+from freshq.errors import DamagedTask, LeaseLost, StoreError, Throttled, Unreachable
 from freshq.model.answers import (
     Busy,
     Reject,
@@ -21,19 +23,20 @@ from freshq.model.answers import (
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import JSON, encoded
 from freshq.model.lifecycle import Settlement
-from freshq.model.task import RunHandle, Task, TaskStatus, give_handle, handle_of
+from freshq.model.task import RunHandle, Task, give_handle, handle_of
 from freshq.policy.retry import QUEUES, Backoff
 from freshq.queue.core import core_of
 from freshq.worker.report import Outcome, log_fields, task_logger
-from freshq.worker.run import Phase
+from freshq.worker.run import Phase, RunEnd, in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.queue.base import BaseQueue
-    from freshq.worker.run import TaskRun
+    from freshq.worker.feedback import RunFeedback
+    from freshq.worker.run import TaskRun, TaskRuns
     from freshq.worker.runner import Runner
 
 logger = task_logger(__name__)
@@ -42,60 +45,6 @@ logger = task_logger(__name__)
 OUTAGES: Final = (Unreachable, Throttled)
 # Between tries of a settling call that the store did not carry out; until then its run keeps its slot.
 SETTLE_BACKOFF: Final = Backoff(base_seconds=0.2, cap_seconds=1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnd:
-    """How a run ended.
-
-    Attributes:
-        settlement: How to settle its claim.
-        outcome: The outcome for the worker once the settlement is stored.
-        error: Why it did not succeed; None if it did.
-        downstream_ok: False if the downstream pushed back; None if the run gives no indication.
-        retry_after_seconds: When the downstream takes requests again, if it said so.
-    """
-
-    settlement: Settlement
-    outcome: Outcome
-    error: str | None
-    downstream_ok: bool | None
-    retry_after_seconds: float | None = None
-
-    def outcome_for(self, answer: Task | FreshqError) -> Outcome:
-        """Return the outcome, given the queue's answer to the settlement.
-
-        Raises:
-            FreshqError: If it is unknown whether it was stored.
-        """
-        if isinstance(answer, LeaseLost):
-            return Outcome.CANCELLED if answer.status == TaskStatus.CANCELLED else Outcome.LEASE_LOST
-        if isinstance(answer, FreshqError):
-            raise answer
-        if answer.status is TaskStatus.CANCELLED:
-            return Outcome.CANCELLED  # a task that was put meanwhile takes its place
-        # After its last attempt, or because the store had no room for its result or error.
-        may_die = self.outcome in (Outcome.RETRIED, Outcome.SUCCEEDED)
-        return Outcome.FAILED if may_die and answer.status is TaskStatus.FAILURE else self.outcome
-
-
-@dataclass(eq=False, slots=True)
-class PendingSettlement:
-    """A run that has ended, with a claim to settle.
-
-    Attributes:
-        run: The run; its lease may be extended in the meantime.
-        end: How it ended.
-        settled: Called once with the outcome, from any thread.
-        is_last_try: Whether to try only once more, because the store answers other calls.
-        problem: Why the last try to settle it failed.
-    """
-
-    run: TaskRun
-    end: RunEnd
-    settled: Callable[[Outcome], None]
-    is_last_try: bool = False
-    problem: Exception | None = None
 
 
 def run_to_end(
@@ -258,105 +207,6 @@ def too_late_to_run(queue: BaseQueue, claim: Claim) -> RunEnd | None:
     return None
 
 
-def settle_together(queue: BaseQueue, pending: Sequence[PendingSettlement]) -> list[PendingSettlement]:
-    """Settle runs in one call; return runs without an answer from the store.
-
-    If a store that is available refuses the call, each run is settled separately, so that a run it never
-    accepts does not hold up the others.
-    """
-    unanswered: list[PendingSettlement] = []
-    for each, answer in zip(pending, _answers(queue, pending), strict=True):
-        if isinstance(answer, Task | LeaseLost):
-            if isinstance(answer, LeaseLost) and not each.run.given_back:
-                core_of(queue).charge_apart(each.run.claim.task)
-            each.settled(each.end.outcome_for(answer))
-        elif isinstance(answer, OUTAGES) or (isinstance(answer, StoreError) and len(pending) == 1):
-            each.run.enter(Phase.UNSETTLED)
-            each.problem = answer
-            unanswered.append(each)
-        elif len(pending) > 1:
-            unanswered += settle_together(queue, [each])
-        else:
-            _cannot_settle(each, answer)
-    return unanswered
-
-
-def _cannot_settle(pending: PendingSettlement, problem: Exception) -> None:
-    task = pending.run.claim.task
-    message = "task %s cannot be settled; it stays TAKEN until its lease expires"
-    logger.error(message, task.task_id, exc_info=problem, extra=log_fields(task))
-    pending.settled(Outcome.UNSETTLED)
-
-
-def _answers(queue: BaseQueue, pending: Sequence[PendingSettlement]) -> Sequence[Task | Exception]:
-    try:
-        return queue.settle_many([each.end.settlement for each in pending])
-    except Exception as error:  # noqa: BLE001 - the answer for each
-        return [error] * len(pending)
-
-
-def settle_until_lost(
-    queue: BaseQueue, unanswered: Sequence[PendingSettlement], *, draining: Callable[[], bool]
-) -> None:
-    """Retry settlements until the store answers.
-
-    After an outage longer than the lease, the claim still settles if nobody took the task in between. Past
-    its lease a run stays unsettled if the worker is draining, or if the store answers other calls, so that a
-    task it never accepts does not block its slot.
-
-    Args:
-        queue: The queue.
-        unanswered: The runs; their leases may be extended in the meantime.
-        draining: Whether the worker only waits for its runs.
-    """
-    tries = 0
-    while unanswered:
-        tries += 1
-        pause_seconds = SETTLE_BACKOFF.delay_seconds(tries, core_of(queue).uniform())
-        unanswered = _worth_a_try(queue, unanswered, queue.admin.now() + pause_seconds, draining=draining())
-        if unanswered and not any(each.is_last_try for each in unanswered):
-            time.sleep(pause_seconds)
-        unanswered = settle_together(queue, unanswered) if unanswered else []
-
-
-def _worth_a_try(
-    queue: BaseQueue, unanswered: Sequence[PendingSettlement], try_at: float, *, draining: bool
-) -> list[PendingSettlement]:
-    """Return the runs to settle again; give up the others."""
-    late = {each for each in unanswered if each.run.claim.lease_until <= try_at}
-    given_up = {each for each in late if draining or each.is_last_try}
-    _give_up(given_up)
-    left = late - given_up
-    kept = [each for each in unanswered if each not in given_up]
-    answers = _answers_others(queue, left)
-    for each in kept:
-        each.is_last_try = answers and each in left
-    return kept
-
-
-def _give_up(given_up: Iterable[PendingSettlement]) -> None:
-    for each in given_up:
-        task = each.run.claim.task
-        message = "task %s stays TAKEN until its lease expires"
-        logger.error(message, task.task_id, exc_info=each.problem, extra=log_fields(task))
-        each.settled(Outcome.UNSETTLED)
-
-
-def _answers_others(queue: BaseQueue, pending: Iterable[PendingSettlement]) -> bool:
-    """Return whether the store answers a read of one of the tasks; False if there are none."""
-    for each in pending:
-        try:
-            queue.get(each.run.claim.task.task_id)
-        except DamagedTask:
-            return True
-        except StoreError:
-            return False
-        except Exception:  # noqa: BLE001 - a row that cannot be decoded is an answer
-            return True
-        return True
-    return False
-
-
 def _delayed(retry: Retry) -> tuple[str, float | None]:
     """Return the reason and the delay of a retry; its delay may have been changed since it was checked."""
     error, delay_seconds = error_text(retry), getattr(retry, "delay_seconds", None)
@@ -380,3 +230,193 @@ def completed(claim: Claim, result: Any = None, codec: Codec = JSON) -> RunEnd:
 
 def _failed(claim: Claim, error: str, *, downstream_ok: bool | None) -> RunEnd:
     return RunEnd(Settlement.fail(claim, error), Outcome.FAILED, error, downstream_ok)
+
+
+@dataclass(eq=False, slots=True)
+class PendingSettlement:
+    """A run that has ended, with a claim to settle.
+
+    Attributes:
+        run: The run; its lease may be extended in the meantime.
+        end: How it ended.
+        settled: Called once with the outcome, from any thread.
+        is_last_try: Whether to try only once more, because the store answers other calls.
+        problem: Why the last try to settle it failed.
+    """
+
+    run: TaskRun
+    end: RunEnd
+    settled: Callable[[Outcome], None]
+    is_last_try: bool = False
+    problem: Exception | None = None
+
+
+class Completer:
+    """Settles ended runs: several in one call, and again until the store answers. Any thread may call it."""
+
+    def __init__(
+        self, queue: BaseQueue, runs: TaskRuns, feedback: RunFeedback, is_draining: Callable[[], bool]
+    ) -> None:
+        """Settle nothing yet.
+
+        Args:
+            queue: The queue.
+            runs: The runs that have not ended.
+            feedback: Learns how claims were settled.
+            is_draining: Returns whether the worker only waits for its runs.
+        """
+        self._queue = queue
+        self._runs = runs
+        self._feedback = feedback
+        self._is_draining = is_draining
+
+    def pending(self, run: TaskRun, end: RunEnd, run_seconds: float) -> PendingSettlement:
+        """Return the settlement of a run that has ended, and ends when that is stored."""
+        settled = partial(self.settled, run, run_seconds=run_seconds, error=end.error)
+        return PendingSettlement(run, end, settled)
+
+    def settled(self, run: TaskRun, outcome: Outcome, *, run_seconds: float, error: str | None) -> None:
+        """End a run whose claim was settled, or cannot be, and tell the observer."""
+        if not (run.given_back and outcome is Outcome.LEASE_LOST):  # the worker released it itself
+            self._feedback.settled(run.claim, outcome, run_seconds, error)
+        self._runs.end(run, outcome)
+
+    def return_to_lines(self, runs: Sequence[TaskRun], why: str) -> None:
+        """Release the claims of runs that have not begun."""
+        for run in runs:
+            self._runs.settles(run)
+        if runs:
+            self.settle([self.pending(run, given_back(run.claim, why), 0.0) for run in runs])
+
+    def settle(self, pending: Sequence[PendingSettlement]) -> None:
+        """Settle runs; a separate thread retries those without an answer from the store."""
+        with self._ending(pending):
+            unanswered = self._settle_together(pending)
+            if not unanswered:
+                return
+            again = in_thread("freshq-settle", partial(self._settle_again, unanswered))
+            if again.done() and again.exception() is not None:  # the system has no thread left
+                self._settle_again(unanswered)
+
+    def _settle_again(self, unanswered: list[PendingSettlement]) -> None:
+        with self._ending(unanswered):
+            self._settle_until_lost(unanswered)
+
+    @contextmanager
+    def _ending(self, pending: Sequence[PendingSettlement]) -> Iterator[None]:
+        """End runs with an unexpected error: the loop raises it."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - raised by the loop
+            for each in pending:
+                if each.run.ended is None:
+                    self._runs.end(each.run, error)
+
+    def _settle_together(self, pending: Sequence[PendingSettlement]) -> list[PendingSettlement]:
+        """Settle runs in one call; return runs without an answer from the store.
+
+        If a store that is available refuses the call, each run is settled separately, so that a run it never
+        accepts does not hold up the others.
+        """
+        unanswered: list[PendingSettlement] = []
+        for each, answer in zip(pending, self._answers(pending), strict=True):
+            if isinstance(answer, Task | LeaseLost):
+                if isinstance(answer, LeaseLost) and not each.run.given_back:
+                    core_of(self._queue).charge_apart(each.run.claim.task)
+                each.settled(each.end.outcome_for(answer))
+            elif isinstance(answer, OUTAGES) or (isinstance(answer, StoreError) and len(pending) == 1):
+                each.run.enter(Phase.UNSETTLED)
+                each.problem = answer
+                unanswered.append(each)
+            elif len(pending) > 1:
+                unanswered += self._settle_together([each])
+            else:
+                task = each.run.claim.task
+                message = "task %s cannot be settled; it stays TAKEN until its lease expires"
+                logger.error(message, task.task_id, exc_info=answer, extra=log_fields(task))
+                each.settled(Outcome.UNSETTLED)
+        return unanswered
+
+    def _answers(self, pending: Sequence[PendingSettlement]) -> Sequence[Task | Exception]:
+        try:
+            return self._queue.settle_many([each.end.settlement for each in pending])
+        except Exception as error:  # noqa: BLE001 - the answer for each
+            return [error] * len(pending)
+
+    def _settle_until_lost(self, unanswered: Sequence[PendingSettlement]) -> None:
+        """Retry settlements until the store answers.
+
+        After an outage longer than the lease, the claim still settles if nobody took the task in between.
+        Past its lease a run stays unsettled if the worker is draining, or if the store answers other calls,
+        so that a task it never accepts does not block its slot.
+        """
+        tries = 0
+        while unanswered:
+            tries += 1
+            pause_seconds = SETTLE_BACKOFF.delay_seconds(tries, core_of(self._queue).uniform())
+            unanswered = self._worth_a_try(unanswered, self._queue.admin.now() + pause_seconds)
+            if unanswered and not any(each.is_last_try for each in unanswered):
+                time.sleep(pause_seconds)
+            unanswered = self._settle_together(unanswered) if unanswered else []
+
+    def _worth_a_try(self, unanswered: Sequence[PendingSettlement], try_at: float) -> list[PendingSettlement]:
+        """Return the runs to settle again; give up the others."""
+        draining = self._is_draining()
+        late = {each for each in unanswered if each.run.claim.lease_until <= try_at}
+        given_up = {each for each in late if draining or each.is_last_try}
+        _give_up(given_up)
+        left = late - given_up
+        kept = [each for each in unanswered if each not in given_up]
+        answers = self._answers_others(left)
+        for each in kept:
+            each.is_last_try = answers and each in left
+        return kept
+
+    def _answers_others(self, pending: Iterable[PendingSettlement]) -> bool:
+        """Return whether the store answers a read of one of the tasks; False if there are none."""
+        for each in pending:
+            try:
+                self._queue.get(each.run.claim.task.task_id)
+            except DamagedTask:
+                return True
+            except StoreError:
+                return False
+            except Exception:  # noqa: BLE001 - a row that cannot be decoded is an answer
+                return True
+            return True
+        return False
+
+    def give_back(self, runs: Sequence[TaskRun], why: str, within_seconds: float) -> None:
+        """Release the tasks of runs that go on, so that other workers can take them.
+
+        Args:
+            runs: The runs.
+            why: Why, for the observer.
+            within_seconds: How long to wait for the store.
+        """
+        for run in runs:
+            run.given_back = True  # before the store knows: its end may come at any moment
+        for run, answer in zip(runs, self._released(runs, within_seconds), strict=True):
+            task = run.claim.task
+            run.given_back = not isinstance(answer, BaseException)
+            if run.given_back:
+                self._feedback.given_back(run, why)
+            elif not isinstance(answer, LeaseLost):  # LeaseLost: already settled or lost; nothing to report
+                message = "task %s stays TAKEN until its lease expires: %s"
+                logger.warning(message, task.task_id, answer, extra=log_fields(task))
+
+    def _released(self, runs: Sequence[TaskRun], within_seconds: float) -> Sequence[object]:
+        """Release the claims of runs; return the task or the error of each."""
+        releases = [Settlement.release(run.claim) for run in runs]
+        call = in_thread("freshq-give-back", partial(self._queue.settle_many, releases))
+        is_over = bool(wait([call], within_seconds).done)
+        error = call.exception() if is_over else TimeoutError(f"{within_seconds:g} s")
+        return [error] * len(runs) if error else call.result()
+
+
+def _give_up(given_up: Iterable[PendingSettlement]) -> None:
+    for each in given_up:
+        task = each.run.claim.task
+        message = "task %s stays TAKEN until its lease expires"
+        logger.error(message, task.task_id, exc_info=each.problem, extra=log_fields(task))
+        each.settled(Outcome.UNSETTLED)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.queue.base import BaseQueue
     from freshq.stores.held import HeldTask
-    from freshq.worker.loop import EndRequest, StartLimits
+    from freshq.worker.limits import StartLimits
+    from freshq.worker.loop import EndRequest
     from freshq.worker.options import WorkerConfig
     from freshq.worker.runner import TransactionRunner
 
@@ -189,7 +190,7 @@ class TransactionLoop(WorkLoop):
         try:
             with self._queue.transaction() as held:
                 if held is None:
-                    self._breaker.ended(thread, None, self._observer, succeeded=None)
+                    self._feedback.tell_breaker(thread, None, succeeded=None)
                     return None
                 thread.held = held
                 started = time.monotonic()
@@ -206,7 +207,7 @@ class TransactionLoop(WorkLoop):
             error = error_text(thread.raised)
         outcome = _outcome(thread.held, thread.raised)
         self._note_end(thread, outcome)
-        self._tell_settled(thread.held.as_claim(), outcome, time.monotonic() - started, error)
+        self._feedback.settled(thread.held.as_claim(), outcome, time.monotonic() - started, error)
         return outcome
 
     def _note_end(self, thread: _TransactionThread, outcome: Outcome) -> None:
@@ -221,8 +222,7 @@ class TransactionLoop(WorkLoop):
         if thread.held is not None:
             self._limits.note_units([thread.held.task])
         task = None if thread.held is None else thread.held.task
-        with self._observing():
-            self._breaker.ended(thread, task, self._observer, succeeded=succeeded)
+        self._feedback.tell_breaker(thread, task, succeeded=succeeded)
 
     def _run(self, thread: _TransactionThread, held: HeldTask) -> None:
         """Call the runner; its exceptions end only its attempt.
@@ -235,9 +235,7 @@ class TransactionLoop(WorkLoop):
             thread.raised = Busy(f"the worker {why}")
             raise thread.raised
         self._end_request.wake.set()
-        with self._observing():
-            wait_seconds = max(0.0, self._queue.admin.now() - held.task.created)
-            self._observer.claimed(held.as_claim(), wait_seconds)
+        self._feedback.claimed([held.as_claim()])
         try:
             held.result = self._runner(held.task, held.connection)
         except (Busy, Reject, Retry) as outcome:

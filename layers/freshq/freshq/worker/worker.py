@@ -17,7 +17,8 @@ from freshq.queue.base import blocking_queue
 from freshq.queue.core import core_of, transactions_of
 from freshq.worker.batches import batch_rules_of
 from freshq.worker.lease_loop import GIVE_BACK_SECONDS, LeaseLoop
-from freshq.worker.loop import EndRequest, StartLimits
+from freshq.worker.limits import StartLimits
+from freshq.worker.loop import EndRequest
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import RunReport, WorkerState, WorkerStatus, merged, together
 from freshq.worker.run import in_thread
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
     from freshq.queue.stopping import Until
+    from freshq.worker.limits import RunBreaker
     from freshq.worker.loop import WorkLoop
     from freshq.worker.options import WorkerConfig, WorkerOptions
     from freshq.worker.runner import Runner, TransactionRunner
-    from freshq.worker.slowing import RunBreaker
 
 logger = logging.getLogger(__name__)
 # Time limit after the drain for the calls under way, and again for closing the queue.
