@@ -193,6 +193,8 @@ queue.purge(confirm=queue.name)
 
 
 IN_TEST_CASES = """
+import sys
+from django.core.management import call_command
 from django.test import TestCase, TransactionTestCase
 from freshq.contrib.django import queue
 from freshq.testing import drain
@@ -220,6 +222,12 @@ class WithoutOne(TransactionTestCase):
         self.assertEqual(result.return_value, [result.id, 1, "RUNNING", []])
 
     test_another_run_after_the_flush = test_a_run
+
+    def test_the_queue_is_open_after_a_command(self):
+        own = sys.argv
+        with self.assertRaises(SystemExit):
+            call_command("freshq_work", "--dry-run")
+        self.assertEqual((queue.stats().pending, sys.argv), (0, own))
 """
 
 
@@ -349,7 +357,19 @@ def enqueue(undo):
         pass
     return [refusal(add.get_result, task_id)[0] for task_id in ids]
 
+def by_hand(end):
+    transaction.set_autocommit(False)
+    try:
+        User.objects.create(username=f"by hand {end}")
+        own = add.enqueue(1)
+        own.refresh()
+        getattr(transaction, end)()
+    finally:
+        transaction.set_autocommit(True)
+    return refusal(add.get_result, own.id)[0]
+
 found["undone"] = enqueue(True)
+found["by hand"] = [by_hand("rollback"), by_hand("commit")]
 found["kept"] = enqueue(False)
 found["async"] = refusal(lambda: asyncio.run(add.aenqueue(1)))[0]
 found["counts"] = [len(queue.list()), len(queue.named("mail").list()), User.objects.count()]
@@ -363,9 +383,10 @@ def test_an_enqueue_commits_and_rolls_back_with_rows(site: Site) -> None:
     assert facts(site, TRANSACTIONS) == {
         "inside": ["READY"] * 4,
         "undone": ["TaskResultDoesNotExist"] * 2,
+        "by hand": ["TaskResultDoesNotExist", "returned"],
         "kept": ["returned"] * 2,
         "async": "returned",
-        "counts": [2, 1, 1],
+        "counts": [3, 1, 2],
     }
 
 

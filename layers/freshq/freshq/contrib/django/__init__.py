@@ -96,6 +96,13 @@ class Project:
         return connections[self.database]
 
     @property
+    def is_in_transaction(self) -> bool:
+        """Whether this thread is in a transaction, by `atomic()` or because it commits by hand."""
+        its = self.connection
+        commits = its.settings_dict["AUTOCOMMIT"] if its.connection is None else its.autocommit
+        return its.in_atomic_block or not commits
+
+    @property
     def dialect(self) -> str:
         """The kind of the database, as freshq names it."""
         vendor: str = self.connection.vendor
@@ -211,7 +218,7 @@ def _driver_options(given: Mapping[str, Any]) -> dict[str, Any]:
 class DjangoQueue(Queue):
     """A queue in the database of a Django project; `queue` is the project's.
 
-    A put inside `transaction.atomic()` is part of that transaction. Other verbs use connections of freshq.
+    A put in a transaction of Django's connection is part of it. Other verbs use connections of freshq.
 
     Attributes:
         project: The settings.
@@ -238,8 +245,8 @@ class DjangoQueue(Queue):
 
     @contextmanager
     def in_transaction(self) -> Iterator[None]:
-        """In this block, let verbs of this thread use the transaction of `transaction.atomic()`, if any."""
-        if not self.project.connection.in_atomic_block:
+        """In this block, let verbs of this thread use the transaction of Django's connection, if any."""
+        if not self.project.is_in_transaction:
             yield
             return
         with self._core.inside(self.project.connection):
@@ -258,7 +265,7 @@ class DjangoQueue(Queue):
         on_conflict: OnConflict | None,
         connection: CallersConnection | None,
     ) -> list[Receipt]:
-        if connection is None and self.project.connection.in_atomic_block:
+        if connection is None and self.project.is_in_transaction:
             connection = self.project.connection
         return super()._put(places, on_conflict, connection)
 

@@ -420,7 +420,7 @@ def _raw(given: Any) -> tuple[Any, _Driver] | None:
         ),
     ):
         wrapper: Any = given
-        if not wrapper.in_atomic_block:
+        if wrapper.get_autocommit():
             raise ValueError("connection: Django's is in no transaction; put inside transaction.atomic()")
         raw = wrapper.connection
     found = (each for each in _DRIVERS if isinstance(raw, _loaded(each.module, each.connection)))

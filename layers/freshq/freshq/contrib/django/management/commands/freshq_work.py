@@ -13,7 +13,7 @@ from django.db import close_old_connections, connections
 from django.utils.module_loading import import_string
 from typing_extensions import override
 
-from freshq.contrib.django import Project, queue, task_backends
+from freshq.contrib.django import Project, forget_queue, queue, task_backends
 from freshq.errors import quoted
 from freshq.worker.handlers import Handlers
 from freshq.worker.runner import CoroutineRunner, DelegatingRunner, checked_runner
@@ -102,12 +102,17 @@ class Command(BaseCommand):
 
 def run_freshq(words: list[str]) -> None:
     """Run a command of `freshq` that imports modules of the project, and exit with its status."""
+    own = sys.argv
     # Child processes get these arguments, so that they import the project from the same folder.
     sys.argv = ["freshq", *words]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     from freshq.cli.__main__ import main  # noqa: PLC0415 - only these commands need the extra
 
-    main()
+    try:
+        main()
+    finally:  # a test may go on after `call_command`
+        sys.argv = own
+        forget_queue()  # as it was closed
 
 
 @contextmanager
