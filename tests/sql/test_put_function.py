@@ -772,6 +772,20 @@ def test_a_trigger_of_mariadb_puts_in_the_transaction_of_its_row(mariadb_engine:
             connection.exec_driver_sql("DROP TABLE orders")
 
 
+def test_the_function_of_mariadb_is_called_from_other_databases(mariadb_engine: sa.Engine) -> None:
+    name = mariadb_engine.url.database
+    with mariadb_engine.connect() as connection:
+        try:
+            connection.exec_driver_sql("CREATE DATABASE `else where`")
+            connection.exec_driver_sql("USE `else where`")
+            connection.exec_driver_sql("CREATE TABLE tasks (task_id INTEGER)")
+            text = connection.exec_driver_sql(f"SELECT {name}.freshq_put('mail', '1', NULL)").scalar_one()
+        finally:
+            connection.exec_driver_sql("DROP DATABASE `else where`")
+            connection.invalidate()
+    assert Queue(SqlStore(mariadb_engine), name="mail").get(json.loads(text)["task_id"]) is not None
+
+
 ODD_OBJECTS: Final = {
     "[]": "arguments: must be a JSON object",
     "{": "arguments: must be a JSON object",

@@ -389,13 +389,14 @@ class PutFunction:
         name: Its name.
     """
 
-    def __init__(self, schema: Schema, dialect: sa.Dialect, place: str) -> None:
+    def __init__(self, schema: Schema, dialect: sa.Dialect, place: str, database: str = "") -> None:
         """Name the tables.
 
         Args:
             schema: The tables.
             dialect: The dialect of their database.
             place: The prefix of the names of tables: their schema.
+            database: The database of the tables, for MariaDB.
         """
         self._place = place
         self._dialect = "postgresql" if dialect.name == "postgresql" else "mariadb"
@@ -407,6 +408,9 @@ class PutFunction:
             "function": place + quoted(self.name),
             "tasks": place + quoted(table),
             "records": place + quoted(schema.records.name),
+            # MariaDB looks for the table of a variable's type in the caller's database, and for the others in
+            # the function's, also in a copy.
+            "row_type": f"{quoted(database)}.{quoted(table)}" if database else quoted(table),
             "columns": ", ".join(NEW_COLUMNS),
             "values": ", ".join(f"task.{name}" for name in NEW_COLUMNS),
             "assigned": ", ".join(f"{name} = task.{name}" for name in NEW_COLUMNS),
@@ -516,7 +520,8 @@ def put_function(connection: sa.Connection, schema: Schema) -> PutFunction | Non
     dialect: Any = connection.dialect
     if dialect.name != "postgresql" and not getattr(dialect, "is_mariadb", False):
         return None
-    return PutFunction(schema, dialect, place_in(connection, schema.tasks.name))
+    database = "" if dialect.name == "postgresql" else connection.scalar(sa.text("SELECT DATABASE()"))
+    return PutFunction(schema, dialect, place_in(connection, schema.tasks.name), str(database))
 
 
 def create_put_function(connection: sa.Connection, schema: Schema) -> None:

@@ -42,8 +42,8 @@ BEGIN
     DECLARE now_us BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
         + TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6));
     DECLARE new_token CHAR(32) DEFAULT MD5(CONCAT(UUID(), RAND()));
-    DECLARE task ROW TYPE OF {tasks};
-    DECLARE old ROW TYPE OF {tasks};
+    DECLARE task ROW TYPE OF {row_type};
+    DECLARE old ROW TYPE OF {row_type};
     DECLARE new_id CHAR(32) DEFAULT MD5(CONCAT(UUID(), RAND()));
     DECLARE id, line_group, of_kind, of_decay, trace, on_conflict, options, shown, rest, number, refused, problem
         LONGTEXT CHARSET utf8mb4 COLLATE utf8mb4_bin;
