@@ -219,19 +219,23 @@ class LineBook:
             self._turns_left = inf if is_whole else len(keys)
             self._is_steady = is_same or not is_whole
 
-    def levels(self, reader: LineReader[Any]) -> Iterator[Level]:
-        """Yield lines as `look` does, for a claim that looks for lines anyway."""
+    def levels(self, reader: LineReader[Any]) -> Iterable[Level]:
+        """Return lines as `look` does, for a claim that looks for lines anyway."""
         size = WINDOW_LINES + reader.more_lines
+        self.left_out = False
         if not self._is_partial:
             keys = reader.lines("", END, size + 1)
             if len(keys) <= size:
-                self.left_out = False
                 levels = [(digit, [*level]) for digit, level in groupby(keys, key=itemgetter(0))]
-                for digit, level in reversed(levels):
-                    yield Level(int(digit), by_group(level), is_only=len(levels) == 1)
-                return
+                is_only = len(levels) == 1
+                return [
+                    Level(int(digit), by_group(keys), is_only=is_only) for digit, keys in reversed(levels)
+                ]
             self._is_partial = True
-        self.left_out = False
+        return self._windows(reader, size)
+
+    def _windows(self, reader: LineReader[Any], size: int) -> Iterator[Level]:
+        """Yield up to `size` lines of each level, as the lines of all levels are too many."""
         seen, until, last = 0, END, reader.last_line(END)
         while last is not None:
             number = int(last[0])

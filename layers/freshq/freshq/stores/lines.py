@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeAlias
@@ -49,6 +50,8 @@ NEXT: Final = "\x01"
 # Precedes the class of a line in its key.
 CLASS: Final = "\x01"
 CLASS_CHARS: Final = 4
+# Parsed keys that a process keeps: every claim parses the keys of the lines that it asks.
+LINES_CACHED: Final = 4096
 
 
 class Line(NamedTuple):
@@ -85,6 +88,7 @@ def line_key(level: int, group: str | None, of_class: str | None = None) -> str:
     return f"{level}{CLASS}{group}" if group and group[0] == CLASS else f"{level}{group or ''}"
 
 
+@lru_cache(maxsize=LINES_CACHED)
 def parse_line(key: str) -> Line:
     """Return the line that has a key."""
     if key[1:2] != CLASS:

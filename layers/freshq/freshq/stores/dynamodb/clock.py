@@ -90,10 +90,12 @@ class ServerTime:
                 # If no time fits both, a clock was set: the newer answer counts.
                 least, most = both if both[0] <= both[1] else (least, most)
             self._ahead, self._as_of, self._wall_ahead = (least, most), steady, wall - steady
-            self._correct(least - self._wall_ahead, most - self._wall_ahead)
+            least, most = least - self._wall_ahead, most - self._wall_ahead
+            if self._correction or not least - SPREAD_SECONDS <= 0 <= most + SPREAD_SECONDS:
+                self._correct(least, most)
 
     def _correct(self, least: float, most: float) -> None:
-        """Correct the machine's clock if the server's is certainly ahead of it, or behind.
+        """Correct the machine's clock, which was or is certainly wrong, unless it is right again.
 
         Args:
             least: How far ahead it is at least, in seconds.

@@ -56,6 +56,8 @@ CLAIMABLE: Final = (
 )
 # The errors of reading a damaged item: `decimal` raises ArithmeticErrors, deeply nested JSON RecursionError.
 UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+# Names of partitions that a process keeps: every put and every claim needs some.
+PARTITIONS_CACHED: Final = 4096
 # Creation times of one producer differ by at least this.
 CREATED_STEP_SECONDS: Final = 1e-6
 logger = logging.getLogger(__name__)
@@ -126,6 +128,7 @@ class Keyspace:
         return zlib.crc32(item_id.encode()) % self.shards
 
     @staticmethod
+    @lru_cache(maxsize=PARTITIONS_CACHED)
     def partition(queue: str, level: int, group: str | None, of_class: str, shard: int) -> str:
         """Return the partition of the claimable tasks of a level, a group and a class."""
         partition = f"{queue}#{TaskStatus.PENDING}#{level_name(level, of_class)}#{shard}"
