@@ -16,7 +16,7 @@ from freshq.cli.dashboard.live import LastHour
 from freshq.cli.dashboard.server import Dashboard, ListenAddress
 from freshq.errors import RefusedError
 from freshq.queue.queue import sibling
-from tests.support.browser_fixtures import patient
+from tests.support.browser_fixtures import tab
 from tests.support.patience import PATIENCE_SECONDS
 
 MAX_AGE_SECONDS = 4.0
@@ -84,16 +84,19 @@ def queue() -> Queue:
 def opened(browser: Browser, queue: Queue) -> Iterator[tuple[Page, str, list[str]]]:
     """Yield a page on the dashboard, its address, and what went wrong in it."""
     wrong: list[str] = []
-    context = patient(browser, viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.on("request", lambda request: None if "127.0.0.1" in request.url else wrong.append(request.url))
-    with Dashboard(Shown(queue, every_seconds=0.2), ListenAddress()).beside() as url:
+    notes: dict[Any, Callable[[Any], None]] = {
+        "pageerror": lambda error: wrong.append(str(error)),
+        "console": lambda message: wrong.append(message.text) if message.type == "error" else None,
+        "request": lambda request: None if "127.0.0.1" in request.url else wrong.append(request.url),
+    }
+    with tab(browser) as page, Dashboard(Shown(queue, every_seconds=0.2), ListenAddress()).beside() as url:
+        for event, note in notes.items():
+            page.on(event, note)
         page.goto(url)
         page.wait_for_selector("#board:not([hidden])")
         yield page, url, wrong
-        context.close()
+        for event, note in notes.items():
+            page.remove_listener(event, note)
 
 
 def pixels(page: Page, canvas: str) -> dict[str, int]:
@@ -255,9 +258,7 @@ def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
 
 
 def test_without_the_token_nothing_is_shown(browser: Browser, queue: Queue) -> None:
-    context = patient(browser)
-    page = context.new_page()
-    with Dashboard(Shown(queue), ListenAddress()).beside() as url:
+    with tab(browser) as page, Dashboard(Shown(queue), ListenAddress()).beside() as url:
         page.goto(url.partition("#")[0])
         page.wait_for_selector("#gate:not([hidden])")
         assert not page.is_visible("#board")
@@ -267,7 +268,6 @@ def test_without_the_token_nothing_is_shown(browser: Browser, queue: Queue) -> N
         page.wait_for_selector("#board:not([hidden])")
         assert page.inner_text("#queue-name") == "quotes"
         assert "token" not in page.url
-    context.close()
 
 
 def test_the_token_leaves_the_address_and_stays_for_a_reload(opened: tuple[Page, str, list[str]]) -> None:
@@ -281,19 +281,17 @@ def test_the_token_leaves_the_address_and_stays_for_a_reload(opened: tuple[Page,
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1280])
 def test_it_fits_any_width_in_light_and_dark(browser: Browser, queue: Queue, scheme: Any, width: int) -> None:
-    context = patient(browser, viewport={"width": width, "height": 800}, color_scheme=scheme)
-    page = context.new_page()
     queue.put("work", task_id="an-id-" + "x" * 120, group="a group of a long name " * 3)
     queue.fail(queue.claim()[0], error="an-error-without-blanks-" * 20)
     queue.put("work", task_id="b" * 150, group="g" * 100)
     queue.claim()
-    with Dashboard(Shown(queue, every_seconds=0.2), ListenAddress()).beside() as url:
+    dashboard = Dashboard(Shown(queue, every_seconds=0.2), ListenAddress())
+    with tab(browser, width=width, color_scheme=scheme) as page, dashboard.beside() as url:
         page.goto(url)
         until(page, lambda: "an-id" in page.inner_text("#dead-rows"), "no dead letter")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert background == ("rgb(244, 246, 248)" if scheme == "light" else "rgb(13, 18, 24)")
-    context.close()
 
 
 def bury(queue: Queue, task_id: str, error: str, kind: str | None = None) -> None:
@@ -306,15 +304,11 @@ def bury(queue: Queue, task_id: str, error: str, kind: str | None = None) -> Non
 def lasting(browser: Browser) -> Iterator[tuple[Page, Queue]]:
     """Yield a page on a queue whose tasks do not become stale."""
     queue = Queue.memory(max_age_seconds=None, name="quotes")
-    context = patient(browser, viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    with Dashboard(
-        Shown(queue, every_seconds=0.05, address="sqlite:///q.db"), ListenAddress()
-    ).beside() as url:
+    dashboard = Dashboard(Shown(queue, every_seconds=0.05, address="sqlite:///q.db"), ListenAddress())
+    with tab(browser) as page, dashboard.beside() as url:
         page.goto(url)
         page.wait_for_selector("#board:not([hidden])")
         yield page, queue
-        context.close()
 
 
 def test_a_row_that_would_move_under_a_press_waits_for_the_click(lasting: tuple[Page, Queue]) -> None:
@@ -405,20 +399,18 @@ def test_the_first_page_lists_several_queues(browser: Browser) -> None:
     quotes = sibling(mail, name="quotes")
     for queue in (mail, quotes):
         queue.put("work", task_id=queue.name)
-    context = patient(browser)
-    page = context.new_page()
-    with Dashboard(Shown(mail, every_seconds=0.2), ListenAddress()).beside() as url:
-        page.goto(url)
-        page.click("#queue-rows a:has-text('quotes')")
-        page.wait_for_selector("#board:not([hidden])")
-        assert page.inner_text("#queue-name") == "quotes"
-        page.click("#pause")
-        until(page, quotes.paused, "the queue is not paused")
-        assert not mail.paused()
-        page.click("#all-queues")
-        until(page, lambda: page.locator("#queue-rows tr").count() == 2, "no list")
-    until(page, lambda: page.locator("#queues.stale").count() == 1, "the loss is not told")
-    context.close()
+    with tab(browser) as page:
+        with Dashboard(Shown(mail, every_seconds=0.2), ListenAddress()).beside() as url:
+            page.goto(url)
+            page.click("#queue-rows a:has-text('quotes')")
+            page.wait_for_selector("#board:not([hidden])")
+            assert page.inner_text("#queue-name") == "quotes"
+            page.click("#pause")
+            until(page, quotes.paused, "the queue is not paused")
+            assert not mail.paused()
+            page.click("#all-queues")
+            until(page, lambda: page.locator("#queue-rows tr").count() == 2, "no list")
+        until(page, lambda: page.locator("#queues.stale").count() == 1, "the loss is not told")
 
 
 def test_charts_reach_back_an_hour(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,9 +421,8 @@ def test_charts_reach_back_an_hour(browser: Browser, monkeypatch: pytest.MonkeyP
     points = [{"at_ms": now_ms - 1000 * ago, **rates} for ago in range(3590, 0, -10)]
     monkeypatch.setattr(LastHour, "points", lambda _self: points)
     monkeypatch.setattr(LastHour, "trend", lambda _self: [1, None, 9, 3])
-    context = patient(browser)
-    page = context.new_page()
-    with Dashboard(Shown(mail, every_seconds=0.2), ListenAddress()).beside() as url:
+    dashboard = Dashboard(Shown(mail, every_seconds=0.2), ListenAddress())
+    with tab(browser) as page, dashboard.beside() as url:
         page.goto(url)
         page.wait_for_selector("#queue-rows .trend")
         said = page.get_attribute("#queue-rows .trend >> nth=0", "aria-label")
@@ -442,7 +433,6 @@ def test_charts_reach_back_an_hour(browser: Browser, monkeypatch: pytest.MonkeyP
             lambda: "over the last 1\xa0h" in str(page.get_attribute("#rates", "aria-label")),
             "the chart is short",
         )
-    context.close()
 
 
 def test_headings_labels_and_landmarks(opened: tuple[Page, str, list[str]]) -> None:
@@ -467,13 +457,11 @@ def test_headings_labels_and_landmarks(opened: tuple[Page, str, list[str]]) -> N
 
 
 def test_a_lost_connection_is_told(browser: Browser, queue: Queue) -> None:
-    context = patient(browser)
-    page = context.new_page()
-    with Dashboard(Shown(queue, every_seconds=0.2), ListenAddress()).beside() as url:
-        page.goto(url)
-        page.wait_for_selector("#board:not([hidden])")
-        assert page.locator("#board.stale").count() == 0
-    until(page, lambda: "connection" in page.inner_text("#chip-state"), "the loss is not told")
-    assert page.locator("#board.stale").count() == 1
-    assert "No connection" in page.inner_text("#problem")
-    context.close()
+    with tab(browser) as page:
+        with Dashboard(Shown(queue, every_seconds=0.2), ListenAddress()).beside() as url:
+            page.goto(url)
+            page.wait_for_selector("#board:not([hidden])")
+            assert page.locator("#board.stale").count() == 0
+        until(page, lambda: "connection" in page.inner_text("#chip-state"), "the loss is not told")
+        assert page.locator("#board.stale").count() == 1
+        assert "No connection" in page.inner_text("#problem")

@@ -16,9 +16,10 @@ from freshq.cli.dashboard.snapshots import EVERY_SECONDS
 from freshq.queue.queue import sibling
 from tests.conftest import Clock
 from tests.dashboard.test_page import until
-from tests.support.browser_fixtures import patient
+from tests.support.browser_fixtures import tab
 
 WIDTHS = (360, 412, 1280)
+HEIGHT = 780
 MAX_AGE_SECONDS = 3600.0
 NAME = "pricing-recalculation-after-market-data-correction-eu-central"
 KINDS = ("invoice_rendering_for_enterprise_customers", "mail.transactional.password_reset", "quote")
@@ -73,15 +74,11 @@ def queue(clock: Clock) -> Queue:
 @contextmanager
 def shown(browser: Browser, queue: Queue, width: int, **options: Any) -> Iterator[Page]:
     """Yield a page on a queue that has shown its dead letters."""
-    context = patient(browser, viewport={"width": width, "height": 780})
-    page = context.new_page()
-    try:
-        with Dashboard(Shown(queue, every_seconds=0.1, **options), ListenAddress()).beside() as url:
-            page.goto(url)
-            page.wait_for_selector("#dead-rows .error")
-            yield page
-    finally:
-        context.close()
+    dashboard = Dashboard(Shown(queue, every_seconds=0.1, **options), ListenAddress())
+    with tab(browser, width=width, height=HEIGHT) as page, dashboard.beside() as url:
+        page.goto(url)
+        page.wait_for_selector("#dead-rows .error")
+        yield page
 
 
 OUTSIDE = """() => [...document.querySelectorAll("body *")]
@@ -146,14 +143,12 @@ def test_nothing_is_cut(browser: Browser, queue: Queue, width: int, *, is_paused
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_list_of_queues_fits(browser: Browser, queue: Queue, width: int) -> None:
     sibling(queue, name="mail").put("work")
-    context = patient(browser, viewport={"width": width, "height": 780})
-    page = context.new_page()
-    with Dashboard(Shown(queue, every_seconds=0.1), ListenAddress()).beside() as url:
+    dashboard = Dashboard(Shown(queue, every_seconds=0.1), ListenAddress())
+    with tab(browser, width=width, height=HEIGHT) as page, dashboard.beside() as url:
         page.goto(url)
         page.wait_for_selector(f"#queue-rows a:has-text('{NAME}')")
         assert page.evaluate(OUTSIDE) == []
         assert page.evaluate(CUT) == []
-    context.close()
 
 
 def in_view(page: Page, selector: str) -> bool:
@@ -288,9 +283,8 @@ def test_the_tile_and_the_forecast_agree(browser: Browser, clock: Clock, served_
         clock.advance(1)
         for claim in held:
             queue.complete(claim)
-    context = patient(browser, viewport={"width": WIDTHS[0], "height": 780})
-    page = context.new_page()
-    with Dashboard(Shown(queue, every_seconds=0.1), ListenAddress()).beside() as url:
+    dashboard = Dashboard(Shown(queue, every_seconds=0.1), ListenAddress())
+    with tab(browser, width=WIDTHS[0], height=HEIGHT) as page, dashboard.beside() as url:
         page.goto(url)
         page.wait_for_selector("#forecast-rows th")
 
@@ -314,4 +308,3 @@ def test_the_tile_and_the_forecast_agree(browser: Browser, clock: Clock, served_
         queue.resume()
         page.wait_for_selector("#forecast-rows th")
         assert agree()
-    context.close()

@@ -3,10 +3,11 @@
 import os
 import shutil
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -19,6 +20,28 @@ def patient(browser: Browser, **options: Any) -> BrowserContext:
     context = browser.new_context(**options)
     context.set_default_timeout(1000 * PATIENCE_SECONDS)
     return context
+
+
+@contextmanager
+def tab(
+    browser: Browser,
+    *,
+    width: int = 1280,
+    height: int = 900,
+    color_scheme: Literal["light", "dark"] = "light",
+) -> Iterator[Page]:
+    """Yield the browser's tab, and leave it blank: a new tab costs a second of processor time.
+
+    Each dashboard has a port of its own, so that no test sees what another one stored.
+    """
+    context = browser.contexts[0] if browser.contexts else patient(browser)
+    page = context.pages[0] if context.pages else context.new_page()
+    page.set_viewport_size({"width": width, "height": height})
+    page.emulate_media(color_scheme=color_scheme)
+    try:
+        yield page
+    finally:
+        page.goto("about:blank")
 
 
 @pytest.fixture(scope="module")
