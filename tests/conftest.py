@@ -88,35 +88,15 @@ LONGEST_FIRST: Final = (
 # which it does not import.
 ONLY_WITH_ALL: Final = (
     *("tests/soak", "tests/packaging", "tests/runtime"),
-    *(
-        f"tests/e2e/test_{name}.py"
-        for name in ("application", "archive", "attached", "governance", "layer", "orders", "updates")
-    ),
-    *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak")),
     "tests/sql/test_postgres_versions.py",
     "tests/unit/benchmarks/test_harness_cells.py",
     "tests/dashboard/test_beside_the_demo.py",
     *(
         f"tests/dashboard/test_page.py::test_{name}"
         for name in (
-            "it_fits_any_width_in_light_and_dark[400-dark]",
-            "it_fits_any_width_in_light_and_dark[1280-light]",
             "a_row_that_would_move_under_a_press_waits_for_the_click",
             "a_thousand_changes_a_second",
             "tasks_fall_over_the_line",
-        )
-    ),
-    # `make test` opens each cause once and uses each width once.
-    *(
-        f"tests/dashboard/test_phone.py::test_{name}"
-        for name in (
-            *(
-                f"a_cause_opens_where_it_was_clicked[{case}]"
-                for case in ("360-3", "360--1", "412-0", "412--1", "1280-0", "1280-3")
-            ),
-            "nothing_is_cut[412-",
-            "redrive_is_offered_where_it_is_not_refused[1280-",
-            *(f"the_tile_and_the_forecast_agree[{served_of_six}]" for served_of_six in (2, 4)),
         )
     ),
     # Other pages show that their snippets are run.
@@ -189,6 +169,7 @@ ONLY_WITH_ALL: Final = (
         "tests/sql/test_plans.py",
         "tests/unit/stores/test_memory_growth.py",
     ),
+    "tests/contract/test_matching_line.py::test_what_a_resource_reads_does_not_grow_with_the_line",
     "tests/contract/test_count_cost.py::test_what_is_counted_and_listed",
     "tests/contract/test_count_cost.py::test_the_price_of_an_exact_count_is_known_before_it_reads",
     # DynamoDB's capacity units and limits.
@@ -200,9 +181,12 @@ ONLY_WITH_ALL: Final = (
     # Other verbs show that a process may die after any call of DynamoDB.
     *(
         f"tests/contract/test_failures.py::test_a_process_may_die_after_any_call[{verb}]"
-        for verb in ("claims in a row", "put over what is held", "put over what is done", "redrive as new")
+        for verb in (
+            *("claims in a row", "complete and close", "extend", "release", "reprioritize", "retry"),
+            *("put over what is held", "put over what is done", "redrive as new"),
+        )
     ),
-    "tests/contract/test_attach.py::TestCost::test_eight_consumers_make_progress_together",
+    "tests/contract/test_attach.py::TestCost::",
     *(
         f"tests/contract/test_concurrency.py::test_of_a_claim_and_a_change_one_wins[{change}]"
         for change in ("cancel", "reprioritize")
@@ -217,10 +201,17 @@ ONLY_WITH_ALL: Final = (
     "tests/unit/cli/test_simulate_cli.py::test_a_plot_of_several_policies[png]",
     "tests/unit/cli/test_simulate_cli.py::test_a_standard_policy_is_plotted_once",
 )
-# of the pipeline, all but its essentials. It leaves out
-PIPELINE: Final = "tests/pipeline"
-ESSENTIALS: Final = ("report", "gold", "publication", "one_run", "command", "links")
-# repetitions of a test on servers, except of the protocol on real servers. A test that needs one runs on one.
+# Of these folders, `make test` runs only these files. The demonstration deploys the application and runs the
+# pipeline over what it archived; without an emulator, tests/unit/aws shows what every function does.
+ESSENTIALS: Final = {
+    "tests/e2e": ("demo",),
+    "tests/pipeline": ("report", "gold", "publication", "one_run", "command", "links"),
+}
+# Of the parameters that this mark names (all, if it names none), it tries the first value: other values show
+# the same mechanism at another width, in another process model, and so on.
+MATRIX: Final = "matrix"
+# It leaves out repetitions of a test on servers, except of the protocol on real servers. A test that needs
+# one runs on one.
 SERVERS: Final = ("dynamodb_local", "account", "postgres", "mariadb", DOUBLE)
 PROTOCOL: Final = ("tests/contract/test_verbs.py", "tests/contract/test_settle_many.py")
 # Files whose tests try more with --all, so that --rest cannot leave them out.
@@ -313,8 +304,10 @@ def is_quick_run(config: pytest.Config) -> bool:
 
 def is_slow(file: str) -> bool:
     """Return whether `make test` leaves out a whole file."""
-    is_essential = Path(file).stem.removeprefix("test_") in ESSENTIALS
-    return file.startswith(ONLY_WITH_ALL) or (file.startswith(f"{PIPELINE}/test_") and not is_essential)
+    path = Path(file)
+    essentials = ESSENTIALS.get(path.parent.as_posix()) if path.name.startswith("test_") else None
+    is_essential = essentials is None or path.stem.removeprefix("test_") in essentials
+    return file.startswith(ONLY_WITH_ALL) or not is_essential
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -323,8 +316,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_quick_run(config) and is_slow(file) else None
 
 
+def kept_case(item: pytest.Item) -> tuple[str, ...]:
+    """Return what distinguishes a test in `make test` from others: not the parameters marked `matrix`."""
+    mark = item.get_closest_marker(MATRIX)
+    if mark is None:
+        return (item.nodeid,)
+    name, callspec = item.nodeid.split("[")[0], getattr(item, "callspec", None)
+    places = {} if callspec is None or not mark.args else callspec.indices
+    return (name, *(f"{place} of {each}" for each, place in places.items() if each not in mark.args))
+
+
 def quick(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests without their repetitions on servers."""
+    """Return the tests without their repetitions on servers, and one case of each `matrix`."""
     forms: defaultdict[str, set[str | None]] = defaultdict(set)
     for item in items:
         forms[item.nodeid.split("[")[0]].add(server_of(item))
@@ -338,7 +341,9 @@ def quick(items: list[pytest.Item]) -> list[pytest.Item]:
         is_once = server == least or (file in PROTOCOL and server != DOUBLE)
         return is_once and not is_slow(file) and not item.nodeid.startswith(ONLY_WITH_ALL)
 
-    return [item for item in items if is_quick(item)]
+    kept = [item for item in items if is_quick(item)]
+    first = {kept_case(item): item for item in reversed(kept)}
+    return [item for item in kept if first[kept_case(item)] is item]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -216,10 +216,11 @@ def test_ttl_on_another_attribute(client: DynamoDBClient, specification: Any, sa
     assert "enable TTL on the attribute ttl" in text
 
 
+@pytest.mark.matrix
 class TestAttached:
     @pytest.fixture(
-        params=[(KeyPart("id"), None), (KeyPart("id", "N"), None), (KeyPart("id"), KeyPart("at", "N"))],
-        ids=["text", "number", "pair"],
+        params=[(KeyPart("id"), KeyPart("at", "N")), (KeyPart("id"), None), (KeyPart("id", "N"), None)],
+        ids=["pair", "text", "number"],
     )
     def attachment(self, request: pytest.FixtureRequest) -> Attachment:
         return Attachment(f"records-{uuid.uuid4().hex}", TableKey(*request.param))

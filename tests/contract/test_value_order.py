@@ -17,7 +17,7 @@ from tests.support.best_value import MIXES, by_second, most_value, offered
 from tests.support.readings import known
 
 # The least share of the best value, by offered load.
-AIMS = {0.9: 0.99, 1.5: 0.95, 3.0: 0.93}
+AIMS = {1.5: 0.95, 0.9: 0.99, 3.0: 0.93}
 
 
 def delivered(store: StoreUnderTest, order: str, load: float, mix: str, seconds: int) -> tuple[float, float]:
@@ -45,6 +45,7 @@ def delivered(store: StoreUnderTest, order: str, load: float, mix: str, seconds:
     return value, most_value(tasks)
 
 
+@pytest.mark.matrix("load")
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("load", AIMS)
 def test_it_delivers_most_of_the_value_that_could_be_delivered(load: float, mix: str) -> None:

@@ -122,6 +122,7 @@ def assert_nothing_is_cut(page: Page) -> None:
         assert page.evaluate(wrong) == []
 
 
+@pytest.mark.matrix("width")
 @pytest.mark.parametrize(
     ("width", "is_paused"), [*((width, False) for width in (*WIDTHS, 700, 780, 1001)), (360, True)]
 )
@@ -140,6 +141,7 @@ def test_nothing_is_cut(browser: Browser, queue: Queue, width: int, *, is_paused
         assert_nothing_is_cut(page)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_list_of_queues_fits(browser: Browser, queue: Queue, width: int) -> None:
     sibling(queue, name="mail").put("work")
@@ -165,6 +167,7 @@ def in_view(page: Page, selector: str) -> bool:
     )
 
 
+@pytest.mark.matrix("width")
 @pytest.mark.parametrize("which", [0, 3, -1])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_cause_opens_where_it_was_clicked(browser: Browser, queue: Queue, width: int, which: int) -> None:
@@ -233,6 +236,7 @@ class Case:
     ],
     ids=lambda case: case.name,
 )
+@pytest.mark.matrix("width")
 @pytest.mark.parametrize("width", [360, 1280])
 def test_redrive_is_offered_where_it_is_not_refused(
     browser: Browser, clock: Clock, case: Case, width: int
@@ -274,6 +278,7 @@ def test_a_page_that_may_not_change_has_no_buttons_that_are_refused(browser: Bro
         assert not [text for text in visible if refused.match(text)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("served_of_six", [1, 2, 4, 6])
 def test_the_tile_and_the_forecast_agree(browser: Browser, clock: Clock, served_of_six: int) -> None:
     queue = Queue.memory(clock=clock, max_age_seconds=30)

@@ -422,6 +422,7 @@ found["signals"] = sorted(user.username for user in User.objects.all())
 """
 
 
+@pytest.mark.matrix("options")
 @pytest.mark.parametrize("options", [(), ("--isolate",)], ids=["threads", "isolate"])
 def test_a_worker_runs_tasks_of_django_and_handlers_of_all_queues(
     site: Site, options: tuple[str, ...]
@@ -621,17 +622,31 @@ def test_schedules_enqueue_tasks_and_put_for_handlers(site: Site) -> None:
     assert "queue: no schedule is for 'nobody'; use default, mail" in refused
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("schedules = []", "is empty"),
-        ("schedules = 3", "must be a list of Schedule"),
-        ("", "SCHEDULES"),
-        (WRONG, "schedule 'a': leave out run_after"),
-    ],
-)
-def test_wrong_schedules_are_refused(site: Site, text: str, named: str) -> None:
-    (site.folder / "shop" / "recurring.py").write_text(text)
+REFUSED = """
+import importlib, pathlib, sys
+from django.core.management import CommandError, call_command
+
+for name, text in %r.items():
+    pathlib.Path("shop/recurring.py").write_text(text)
+    sys.modules.pop("shop.recurring", None)
+    importlib.invalidate_caches()
+    try:
+        call_command("freshq_schedule")
+    except CommandError as error:
+        found[name] = str(error)
+"""
+
+
+def test_wrong_schedules_are_refused(site: Site) -> None:
+    texts = {
+        "is empty": "schedules = []",
+        "must be a list of Schedule": "schedules = 3",
+        "SCHEDULES": "",
+        "schedule 'a': leave out run_after": WRONG,
+    }
+    for named, refused in facts(site, REFUSED % texts).items():
+        assert named in texts
+        assert named in refused
+        assert "\n" not in refused
     refused = site.run("manage.py", "freshq_schedule", status=1)
-    assert named in refused
     assert refused.count("\n") <= 2

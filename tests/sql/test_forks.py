@@ -259,7 +259,8 @@ class TestInATransaction:
         assert (queue.stats().success, queue.stats().pending) == (1, 2)
         check(file, 3)
 
-    @pytest.mark.parametrize("end", ["", "raise ValueError", "raise SystemExit"])
+    @pytest.mark.matrix
+    @pytest.mark.parametrize("end", ["raise ValueError", "raise SystemExit", ""])
     def test_a_child_that_leaves_the_block_changes_nothing(
         self, queue: Queue, file: Path, tmp_path: Path, end: str
     ) -> None:

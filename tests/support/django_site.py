@@ -6,7 +6,7 @@ import subprocess
 import sys
 import uuid
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,23 @@ COMMON = """
 INSTALLED_APPS += ["freshq.contrib.django", "shop"]
 ALLOWED_HOSTS = ["*"]
 DATABASES = {"default": %r}
+"""
+# Runs one program after the other in one process, because Django takes a second to start.
+PROGRAMS = """
+import contextlib
+import io
+import json
+import sys
+import traceback
+
+for line in sys.stdin:
+    printed, error = io.StringIO(), None
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(json.loads(line), "<program>", "exec"), {"__name__": "__main__"})
+    except BaseException:
+        error = traceback.format_exc()
+    print(json.dumps([printed.getvalue(), error]), flush=True)
 """
 # Each program prints its findings as JSON.
 BEGIN = """
@@ -45,14 +62,14 @@ class Site:
 
     folder: Path
     database: str
+    _programs: "subprocess.Popen[str] | None" = field(default=None, init=False)
 
     def run(self, *arguments: str, status: int = 0) -> str:
         """Run Python with arguments in the folder; return its output."""
-        environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "site1.settings", "PYTHONWARNINGS": "error"}
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=self.folder,
-            env=environment,
+            env=self._environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -61,9 +78,37 @@ class Site:
         return done.stdout + (done.stderr if status else "")
 
     def does(self, program: str) -> Any:
-        """Return the findings of a program."""
+        """Return the findings of a program, which runs in the same process as the others."""
+        if self._programs is None:
+            with (self.folder / "stderr").open("w") as errors:
+                self._programs = subprocess.Popen(
+                    [sys.executable, "-c", PROGRAMS],
+                    cwd=self.folder,
+                    env=self._environment(),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                )
+        process = self._programs
+        assert process.stdin is not None
+        assert process.stdout is not None
         # SQLite lets nobody else begin a transaction, but reads go on.
-        return json.loads(self.run("-c", f"{BEGIN}\nQUERY = True\n{program}").splitlines()[-1])
+        process.stdin.write(json.dumps(f"{BEGIN}\nQUERY = True\n{program}") + "\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        assert answer, (self.folder / "stderr").read_text()
+        printed, error = json.loads(answer)
+        assert error is None, printed + error
+        return json.loads(printed.splitlines()[-1])
+
+    def close(self) -> None:
+        """End the process of the programs."""
+        if self._programs is not None:
+            self._programs.communicate()
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "DJANGO_SETTINGS_MODULE": "site1.settings", "PYTHONWARNINGS": "error"}
 
 
 def database_of(request: pytest.FixtureRequest, kind: str) -> dict[str, Any]:
@@ -92,6 +137,7 @@ def made_site(request: pytest.FixtureRequest, folder: Path, tasks: str, settings
         settings: The settings besides `COMMON`.
     """
     made = Site(folder, request.param)
+    request.addfinalizer(made.close)
     made.run("-m", "django", "startproject", "site1", ".")
     shop = made.folder / "shop"
     shop.mkdir()
