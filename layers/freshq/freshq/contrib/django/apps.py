@@ -6,7 +6,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
-from django.db import transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.models.signals import post_migrate
 from typing_extensions import override
@@ -32,10 +31,12 @@ class FreshqConfig(AppConfig):
     @override
     def ready(self) -> None:
         """Take part in what Django does to the queue's database."""
-        post_migrate.connect(_follow, sender=self)
-        creation = Project.of_settings().connection.creation
+        post_migrate.connect(_make_without_migrations, sender=self)
+        connection = Project.of_settings().connection
         for name in ("clone_test_db", "destroy_test_db"):
-            setattr(creation, name, _without_sessions(getattr(creation, name)))
+            setattr(connection.creation, name, _without_sessions(getattr(connection.creation, name)))
+        names = _with_own_tables(connection.introspection.django_table_names)
+        connection.introspection.django_table_names = names
 
 
 def _without_sessions(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,24 +50,26 @@ def _without_sessions(work: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _follow(*, using: str, **given: Any) -> None:
-    """Empty the tables after `flush`, and make them after a `migrate` without migrations."""
+def _with_own_tables(work: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """Return the function that names the tables which `flush` empties, with those of the queue."""
+
+    @wraps(work)
+    def names(*args: Any, **kwargs: Any) -> list[str]:
+        from freshq.stores.sql.schema import schema  # noqa: PLC0415 - loading a project needs no SQL
+
+        project = Project.of_settings()
+        tables = schema(project.table, project.dialect)
+        # The history comes last: its triggers record the deletion of tasks.
+        own = (tables.tasks, tables.records, tables.counts, tables.history)
+        there = project.connection.introspection.table_names()
+        return [*work(*args, **kwargs), *(table.name for table in own if table.name in there)]
+
+    return names
+
+
+def _make_without_migrations(*, using: str, **given: Any) -> None:
+    """Make the tables after a `migrate` without migrations."""
     project = Project.of_settings()
-    if using != project.database:
-        return
-    if "plan" not in given:  # `flush` sends this signal without one
-        _empty(project)
-    elif MigrationLoader.migrations_module("freshq")[0] is None:
+    is_migrated = MigrationLoader.migrations_module("freshq")[0] is not None
+    if using == project.database and "plan" in given and not is_migrated:  # `flush` has no plan
         make_tables(project)
-
-
-def _empty(project: Project) -> None:
-    from freshq.stores.sql.schema import schema  # noqa: PLC0415 - loading a project needs no SQL
-
-    tables = schema(project.table, project.dialect)
-    there = project.connection.introspection.table_names()
-    with transaction.atomic(using=project.database), project.connection.cursor() as cursor:
-        # The history comes last: its triggers record the deleted tasks.
-        for table in (tables.tasks, tables.records, tables.counts, tables.history):
-            if table.name in there:
-                cursor.execute(f"DELETE FROM {project.connection.ops.quote_name(table.name)}")  # noqa: S608 - a checked name
