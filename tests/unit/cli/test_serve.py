@@ -94,6 +94,16 @@ class TestAccess:
         with served(Queue.memory(), host=host) as client:
             assert client.get("/v1/stats").status_code == 200
 
+    def test_a_probe_of_http_1_0_needs_no_host_name(self) -> None:
+        with (
+            served(Queue.memory()) as client,
+            socket.create_connection(
+                (client.base_url.host, client.base_url.port or 0), timeout=PATIENCE_SECONDS
+            ) as connection,
+        ):
+            connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+
     def test_tokens_come_from_a_file_or_the_environment(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

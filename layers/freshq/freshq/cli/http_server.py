@@ -84,15 +84,16 @@ def foreign_caller(
 ) -> tuple[HTTPStatus, str] | None:
     """Return the status and the reason of a refusal, if a page of another site may have sent a request.
 
-    A page cannot forge Host or Origin. A foreign Host means DNS rebinding.
+    A page cannot forge Host or Origin, nor leave out Host, as probes of HTTP/1.0 do. A foreign Host means DNS
+    rebinding.
 
     Args:
         headers: Headers of the request, by their names in lower case.
         names: Accepted host names.
         advice: How to make an unknown host name known, for the message.
     """
-    host = headers.get("host", "")
-    if _parts(f"//{host}").hostname not in names:
+    host = headers.get("host")
+    if host is not None and _parts(f"//{host}").hostname not in names:
         return HTTPStatus.MISDIRECTED_REQUEST, f"unknown host name; {advice}"
     origin = headers.get("origin")
     if origin is not None and _parts(origin).netloc != host:
