@@ -109,6 +109,14 @@ def odd():
     return object()
 
 @task
+def large():
+    return "x" * 500_000
+
+@task
+def keyed(given):
+    return {{1: given}}
+
+@task
 def rejects():
     raise Reject("no such customer")
 
@@ -394,7 +402,8 @@ BEGUN = """
 calls = {
     "add": add.using(queue_name="mail").enqueue(1, b=2),
     "later": later.enqueue("nobody"), "tell": tell.enqueue(1),
-    **{each.name: each.enqueue() for each in (second_time, fails, exits, odd, rejects)},
+    "keyed": keyed.enqueue({2: None}),
+    **{each.name: each.enqueue() for each in (second_time, fails, exits, odd, large, rejects)},
 }
 cancelled, stale = add.enqueue(0), add.using(max_age_seconds=0.001).enqueue(0)
 queue.cancel(cancelled.id)
@@ -414,8 +423,8 @@ for name, task_id in ids.items():
         assert times == sorted(times) and all(result.worker_ids), (name, times, result.worker_ids)
     for each in result.errors:
         assert issubclass(each.exception_class, BaseException)
-    if name in ("second_time", "fails", "exits", "odd"):
-        found[name].append(result.errors[0].traceback.splitlines()[-1])
+    if name in ("second_time", "fails", "exits", "odd", "large"):
+        found[name].append(result.errors[0].traceback.splitlines()[-1].partition(" 500")[0])
 found["plain"] = queue.get("plain").result
 found["gone"] = [queue.get("gone").status, queue.get("gone").attempts]
 found["signals"] = sorted(user.username for user in User.objects.all())
@@ -437,7 +446,7 @@ def test_a_worker_runs_tasks_of_django_and_handlers_of_all_queues(
         for name in ids.keys() - {"cancelled", "stale"}
         for status in (
             "RUNNING",
-            "SUCCESSFUL" if name in ("add", "later", "tell", "second_time") else "FAILED",
+            "SUCCESSFUL" if name in ("add", "later", "tell", "keyed", "second_time") else "FAILED",
         )
     )
     failed, missing = ("FAILED", "Task failed"), "shop.tasks.Missing"
@@ -449,6 +458,8 @@ def test_a_worker_runs_tasks_of_django_and_handlers_of_all_queues(
         "fails": [*failed, 2, ["builtins.ValueError"] * 2, "ValueError: of no use"],
         "exits": [*failed, 2, ["builtins.SystemExit"] * 2, "SystemExit: leaving"],
         "odd": [*failed, 1, ["builtins.TypeError"], "TypeError: Unsupported type: <class 'object'>"],
+        "large": [*failed, 1, ["builtins.ValueError"], "ValueError: result:"],
+        "keyed": ["SUCCESSFUL", {"1": {"2": None}}, 1, []],
         "rejects": [*failed, 1, ["freshq.model.answers.Reject"]],
         "cancelled": [*failed, 0, ["concurrent.futures.CancelledError"]],
         "stale": [*failed, 0, ["freshq.errors.Overloaded"]],

@@ -6,6 +6,7 @@ queues. `manage.py freshq_work` runs the tasks. Before Django 6, the package dja
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import uuid
@@ -39,6 +40,7 @@ from freshq.model.codec import WORKER_SEPARATOR
 from freshq.model.new_task import parse_new_task
 from freshq.model.options import QueueConfig, checked_options, parse_options
 from freshq.model.task import TaskStatus, handle_of
+from freshq.model.validation import result_and_text
 from freshq.policy.retry import QUEUES, AttemptLimit, is_last_attempt
 from freshq.worker.settle import noted_failure
 
@@ -168,7 +170,7 @@ class FreshqBackend(BaseTaskBackend):
         own = queue.named(task.queue_name)
         with own.in_transaction():
             now = own.admin.now()
-        payload = {"args": normalize_json(args), "kwargs": normalize_json(kwargs), "enqueued_at": now}
+        payload = {"args": _as_json(args), "kwargs": _as_json(kwargs), "enqueued_at": now}
         due = task.run_after
         if due is not None:
             due = (due if timezone.is_aware(due) else timezone.make_aware(due)).timestamp()
@@ -280,13 +282,23 @@ class TaskSchedule(Schedule):
         if task.run_after is not None:
             msg = f"schedule {quoted(name)}: leave out run_after, as each tick says when the task runs"
             raise ValueError(msg)
-        given = {"args": normalize_json(args), "kwargs": normalize_json(kwargs or {}), "using": _using(task)}
+        given = {"args": _as_json(args), "kwargs": _as_json(kwargs or {}), "using": _using(task)}
 
         def payload(instant: datetime) -> dict[str, Any]:
             return given | {"enqueued_at": instant.timestamp()}
 
         made = cast("Self", cls.of(name, when, payload, catch_up=catch_up, **_put_arguments(task)))
         return replace(made, queue_name=task.queue_name)
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value as JSON keeps it, as Django's JSONField does: numbers that are keys become text.
+
+    Raises:
+        TypeError: If it is no JSON value.
+        ValueError: If it is one that cannot be written.
+    """
+    return json.loads(json.dumps(normalize_json(value)))
 
 
 def _put_arguments(task: Any) -> dict[str, Any]:
@@ -428,11 +440,13 @@ def run(stored: StoredTask) -> dict[str, Any]:
     except BaseException as error:  # noqa: BLE001 - any exception ends only the attempt, as in Django
         _fail(stored, result, error)
     try:
-        object.__setattr__(result, "_return_value", normalize_json(value))
-    except (TypeError, ValueError) as error:  # another attempt would return the same
+        answer = {"return_value": _as_json(value), "worker_id": _worker_id(stored)}
+        result_and_text(answer, stored.payload)
+    except (TypeError, ValueError, RecursionError) as error:  # another attempt would return the same
         _fail(stored, result, error, is_last=True)
+    object.__setattr__(result, "_return_value", answer["return_value"])
     _finish(result, TaskResultStatus.SUCCESSFUL)
-    return {"return_value": result._return_value, "worker_id": _worker_id(stored)}  # noqa: SLF001 - as Django
+    return answer
 
 
 def _fail(stored: StoredTask, result: Any, error: BaseException, *, is_last: bool = False) -> NoReturn:
