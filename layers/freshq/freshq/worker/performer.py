@@ -177,21 +177,21 @@ class Performer:
 
     def _ended(self, call: Call, runs: Sequence[TaskRun], ends: Sequence[RunEnd], run_seconds: float) -> None:
         """Have runs of a call that ended together settled together."""
+        pending = []
         for run, end in zip(runs, ends, strict=True):
             self._runs.settles(run, frees_slot=end.outcome is Outcome.SUCCEEDED)
+            pending.append(self._completer.pending(run, end, run_seconds))
         if all(end.outcome is Outcome.SUCCEEDED for end in ends):
             self.executor.free([call])
         self._feedback.killed(runs)
         self._feedback.ended(runs, ends)
-        pending = (
-            self._completer.pending(run, end, run_seconds) for run, end in zip(runs, ends, strict=True)
-        )
         self.executor.settle(*pending)
 
     def _has_coroutine(self, call: Call) -> bool:
         """Return whether a call only starts a coroutine."""
-        task = runs_of([call])[0].claim.task
-        return isinstance(self._runner, CoroutineRunner) and self._runner.has_coroutine(task)
+        if not isinstance(self._runner, CoroutineRunner):
+            return False
+        return self._runner.has_coroutine(runs_of([call])[0].claim.task)
 
     def _start_coroutine(self, run: TaskRun) -> bool:
         """Start the coroutine of a task if it has one and may run now; return whether it did."""
