@@ -376,6 +376,12 @@ def by_hand(end):
         transaction.set_autocommit(True)
     return refusal(add.get_result, own.id)[0]
 
+def doomed():
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        add.enqueue(1)
+
+found["doomed"] = refusal(doomed)[0]
 found["undone"] = enqueue(True)
 found["by hand"] = [by_hand("rollback"), by_hand("commit")]
 found["kept"] = enqueue(False)
@@ -391,6 +397,7 @@ def test_an_enqueue_commits_and_rolls_back_with_rows(site: Site) -> None:
     assert facts(site, TRANSACTIONS) == {
         "inside": ["READY"] * 4,
         "undone": ["TaskResultDoesNotExist"] * 2,
+        "doomed": "TransactionManagement",
         "by hand": ["TaskResultDoesNotExist", "returned"],
         "kept": ["returned"] * 2,
         "async": "returned",

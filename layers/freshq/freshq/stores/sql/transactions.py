@@ -410,6 +410,7 @@ def _raw(given: Any) -> tuple[Any, _Driver] | None:
 
     Raises:
         ValueError: If Django's is not in a transaction.
+        TransactionManagementError: Django's, if its transaction can only be rolled back.
     """
     raw = given
     if isinstance(
@@ -422,6 +423,8 @@ def _raw(given: Any) -> tuple[Any, _Driver] | None:
         wrapper: Any = given
         if wrapper.get_autocommit():
             raise ValueError("connection: Django's is in no transaction; put inside transaction.atomic()")
+        # As Django's own queries: one that will be rolled back would lose the task without an error.
+        wrapper.validate_no_broken_transaction()
         raw = wrapper.connection
     found = (each for each in _DRIVERS if isinstance(raw, _loaded(each.module, each.connection)))
     driver = next(found, None)
