@@ -109,32 +109,13 @@ ONLY_WITH_ALL: Final = (
     *(
         f"tests/unit/simulate/test_advice.py::test_{name}"
         for name in (
-            "advice_does_not_contradict_itself[9.3-3000]",
             "near_the_capacity_oldest_first_is_recommended",
             *(f"no_false_alarm[{seed}]" for seed in range(3, 6)),
             "outages_tip_oldest_first_over_but_not_newest_first",
             "the_interval_of_a_gain_covers_what_other_recordings_show",
         )
     ),
-    # One load above the capacity shows what the order by value is worth; orders by time, that a forecast
-    # heeds the max ages of tasks; and two rates, that losses are those of theory.
-    *(
-        f"tests/unit/simulate/test_simulate_values.py::test_{test}"
-        for test in (
-            *(
-                f"{name}[{case}-{load}-"
-                for name in (
-                    "cheap_tasks_that_decay_do_not_push_dear_tasks_past_their_deadlines",
-                    "linear_decay_never_delivers_less_than_another_order",
-                )
-                for case in ("1-True", "4-False")
-                for load in (0.9, 3.0)
-            ),
-            "four_slots_deliver_as_much_as_levels_by_value_although_services_vary[0.9-",
-            *(f"loss_with_exponential_max_ages_is_that_of_erlang_a[{rate}-" for rate in (8, 12)),
-            *(f"what_the_price_refuses_would_have_been_shed[ages{number}]" for number in (1, 2)),
-        )
-    ),
+    # Orders by time show that a forecast heeds the max ages of tasks.
     *(
         f"tests/unit/simulate/test_forecast.py::test_tasks_are_forecast_by_their_own_max_ages[{order}]"
         for order in ("deadline", "value")
@@ -214,6 +195,9 @@ MATRIX: Final = "matrix"
 # one runs on one.
 SERVERS: Final = ("dynamodb_local", "account", "postgres", "mariadb", DOUBLE)
 PROTOCOL: Final = ("tests/contract/test_verbs.py", "tests/contract/test_settle_many.py")
+# Other tests of the contract run in memory once, except the central rules, which run on SQLite as well.
+CONTRACT: Final = "tests/contract/"
+ON_SQLITE: Final = (*PROTOCOL, "tests/contract/test_rules.py")
 # Files whose tests try more with --all, so that --rest cannot leave them out.
 MORE_WITH_ALL: Final = (
     "tests/contract/test_stores_agree.py",
@@ -221,10 +205,8 @@ MORE_WITH_ALL: Final = (
     "tests/unit/simulate/test_simulate_identity.py",
     "tests/unit/stores/test_guards.py",
 )
-# Coroutines call the same verbs, which other tests call on SQLite.
-IN_MEMORY_ONCE: Final = "tests/contract/test_async.py"
 # Hypothesis tries a hundred examples of most properties; `make test` fewer.
-QUICK_EXAMPLES: Final = 30
+QUICK_EXAMPLES: Final = 20
 # A test of two minutes of computing shares the processors with the servers of others. `make test` has none so
 # long, and ends a test that hangs earlier, as pyproject.toml says.
 LONG_TEST_SECONDS: Final = 1200
@@ -297,6 +279,15 @@ def server_of(item: pytest.Item) -> str | None:
     return next((server for server in SERVERS if server in needs), None)
 
 
+def form_of(item: pytest.Item) -> str | None:
+    """Return on what a test repeats itself: a server, or SQLite if its contract runs in memory only."""
+    server, file = server_of(item), file_of(item.nodeid)
+    if server is not None or not file.startswith(CONTRACT) or file in ON_SQLITE:
+        return server
+    callspec = getattr(item, "callspec", None)
+    return "sqlite" if callspec is not None and "sqlite" in map(str, callspec.params.values()) else None
+
+
 def is_quick_run(config: pytest.Config) -> bool:
     """Return whether this is `make test`: neither the whole matrix nor tests by name."""
     return not config.getoption("all") and not config.option.file_or_dir
@@ -322,23 +313,21 @@ def kept_case(item: pytest.Item) -> tuple[str, ...]:
     if mark is None:
         return (item.nodeid,)
     name, callspec = item.nodeid.split("[")[0], getattr(item, "callspec", None)
-    places = {} if callspec is None or not mark.args else callspec.indices
-    return (name, *(f"{place} of {each}" for each, place in places.items() if each not in mark.args))
+    values = {} if callspec is None or not mark.args else callspec.params
+    return (name, *(f"{each}={value!r}" for each, value in values.items() if each not in mark.args))
 
 
 def quick(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests without their repetitions on servers, and one case of each `matrix`."""
+    """Return the tests without their repetitions on other stores, and one case of each `matrix`."""
     forms: defaultdict[str, set[str | None]] = defaultdict(set)
     for item in items:
-        forms[item.nodeid.split("[")[0]].add(server_of(item))
+        forms[item.nodeid.split("[")[0]].add(form_of(item))
 
     def is_quick(item: pytest.Item) -> bool:
-        least = next(form for form in (None, *SERVERS) if form in forms[item.nodeid.split("[")[0]])
-        server = server_of(item)
+        least = next(form for form in (None, "sqlite", *SERVERS) if form in forms[item.nodeid.split("[")[0]])
+        form = form_of(item)
         file = file_of(item.nodeid)
-        if file == IN_MEMORY_ONCE and "[sqlite" in item.nodeid:
-            return False
-        is_once = server == least or (file in PROTOCOL and server != DOUBLE)
+        is_once = form == least or (file in PROTOCOL and form != DOUBLE)
         return is_once and not is_slow(file) and not item.nodeid.startswith(ONLY_WITH_ALL)
 
     kept = [item for item in items if is_quick(item)]

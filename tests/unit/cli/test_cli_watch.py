@@ -196,7 +196,7 @@ class TestFrame:
             queue.fail(queue.claim()[0], error="the downstream said 503\nand more")
         full = Watcher(queue).snapshot()
         for snapshot in (full, replace(full, dead_letters=()), replace(full, backlog=())):
-            for height in range(1, 40):
+            for height in (*range(1, 14), 20, 39):
                 lines = drawn(snapshot, width, height, problem="throttled").splitlines()
                 assert len(lines) <= height
                 assert max(map(len, lines)) <= width

@@ -287,6 +287,7 @@ class TestSeveralQueues:
         assert events[0]["queues"] == {"mail": 3, "quotes": 10}
         assert events[-1]["outcomes"]["succeeded"] == 2
 
+    @pytest.mark.matrix("processes")
     @pytest.mark.parametrize("processes", ["1", "2"])
     def test_the_application_may_list_them(self, folder: Path, addresses: list[str], processes: str) -> None:
         queues = f"from freshq.addresses import open_together\nqueues = open_together({addresses!r})\n"

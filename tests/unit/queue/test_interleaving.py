@@ -9,7 +9,7 @@ from tests.support.interleaving import explore, minimized, replayed
 from tests.support.planted_bugs import PLANTED
 from tests.support.scenarios import SCENARIOS, WORLDS
 
-# `make test` tries a few orders of each store and scenario, `make test-all` 500 in all, `make soak` 100,000.
+# `make test` tries one order of each store and scenario, `make test-all` 500 in all, `make soak` 100,000.
 SOAKED: Final = "FRESHQ_SCHEDULES" in os.environ
 # Schedules that failed, because of the code, a scenario or a rule. Defects of the code are planted bugs.
 FAILED: Final = [
@@ -34,7 +34,7 @@ FAILED: Final = [
 def seeds(config: pytest.Config) -> range:
     """Return the seeds for one store and one scenario."""
     cases = len(WORLDS) * len(SCENARIOS)
-    total = int(os.environ.get("FRESHQ_SCHEDULES", "500")) if SOAKED or config.getoption("all") else 100
+    total = int(os.environ.get("FRESHQ_SCHEDULES", "500")) if SOAKED or config.getoption("all") else cases
     return range(-(-total // cases))
 
 
