@@ -375,6 +375,8 @@ def best_first(
 ) -> Iterator[Found]:
     """Yield the claimable tasks of all lines in the order of claims, within the room that is left."""
     if request.room is None:
+        if request.plan is not None:
+            reader.more_lines = PLANNED_LINES  # `levels` reads the lines immediately
         return candidates(reader, request, book.levels(reader))
     claim = CountedClaim(reader, request, request.room)
     return candidates(reader, request, open_lines.levels(claim, time.monotonic()), claim.room)
