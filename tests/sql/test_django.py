@@ -161,6 +161,28 @@ def test_migrations_are_complete(site: Site) -> None:
     assert "[X] 0001_tables" in site.run("manage.py", "showmigrations", "freshq")
 
 
+WITHOUT_DATABASE = """
+from site1 import settings
+settings.DATABASES = {"default": {}}
+import django
+django.setup()
+from django.core.management import call_command
+call_command("check")
+from freshq.contrib.django import queue
+try:
+    queue.put(1)
+except django.core.exceptions.ImproperlyConfigured as error:
+    print(error)
+"""
+
+
+def test_a_project_without_a_database_loads(site: Site) -> None:
+    if site.database != "sqlite":
+        pytest.skip("no database is asked")
+    printed = site.run("-c", WITHOUT_DATABASE)
+    assert "FRESHQ: database 'default' has no ENGINE in DATABASES" in printed
+
+
 def test_the_newest_migration_is_of_the_newest_tables() -> None:
     folder = Path(sys.modules[to_version.__module__].__file__ or "").parent
     newest = max(folder.glob("[0-9]*.py")).read_text("utf-8")

@@ -52,6 +52,7 @@ _OF_DJANGO: Final = (
     *("assume_role", "isolation_level", "pool", "server_side_binding"),
     *("init_command", "sql_mode", "transaction_mode"),
 )
+_VENDORS: Final = ("sqlite", "postgresql", "mysql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ class Project:
         if project.database not in connections:
             msg = f"FRESHQ: DATABASE must be an alias in DATABASES, got {quoted(project.database)}"
             raise ImproperlyConfigured(msg)
-        if (vendor := project.connection.vendor) not in ("sqlite", "postgresql", "mysql"):
+        # Without an engine, commands that need no database run, such as collectstatic.
+        if (vendor := project.connection.vendor) not in (*_VENDORS, "unknown"):
             msg = f"FRESHQ: freshq works on PostgreSQL, MariaDB, MySQL and SQLite, not on {vendor}"
             raise ImproperlyConfigured(msg)
         return project
@@ -104,8 +106,15 @@ class Project:
 
     @property
     def dialect(self) -> str:
-        """The kind of the database, as freshq names it."""
+        """The kind of the database, as freshq names it.
+
+        Raises:
+            ImproperlyConfigured: If its entry in `DATABASES` has no engine.
+        """
         vendor: str = self.connection.vendor
+        if vendor not in _VENDORS:
+            msg = f"FRESHQ: database {quoted(self.database)} has no ENGINE in DATABASES"
+            raise ImproperlyConfigured(msg)
         return "mariadb" if vendor == "mysql" and self.connection.mysql_is_mariadb else vendor
 
     @property
