@@ -112,6 +112,12 @@ class TestAccess:
         monkeypatch.delenv(TOKENS_VARIABLE, raising=False)
         assert load_tokens(None) == []
         assert load_tokens(file) == TOKENS
+        file.write_text("\r\n".join(TOKENS), encoding="utf-8-sig")
+        assert load_tokens(file) == TOKENS
+        file.write_text(TOKENS[0], encoding="utf-16")
+        for unreadable in (file, tmp_path, tmp_path / "missing"):
+            with pytest.raises(ValueError, match=r"^token_file: .*: cannot be read as UTF-8"):
+                load_tokens(unreadable)
         monkeypatch.setenv(TOKENS_VARIABLE, " ".join(TOKENS))
         assert load_tokens(None) == TOKENS
 

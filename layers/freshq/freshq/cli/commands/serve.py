@@ -217,10 +217,15 @@ def load_tokens(file: Path | None) -> list[str]:
     """Return the accepted tokens, from a file if given, otherwise from the environment.
 
     Raises:
-        ValueError: If the file is empty, or a token is too short. The message never shows a token.
+        ValueError: If the file is empty or cannot be read, or a token is too short. The message never shows a
+            token.
     """
     source = TOKENS_VARIABLE if file is None else f"token_file: {file}"
-    text = os.environ.get(TOKENS_VARIABLE, "") if file is None else file.read_text(encoding="utf-8")
+    try:  # editors on Windows begin a file with a byte order mark, and its shell writes UTF-16
+        text = os.environ.get(TOKENS_VARIABLE, "") if file is None else file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{source}: cannot be read as UTF-8 ({error}); name a text file with one token a line"
+        raise ValueError(msg) from error
     tokens = text.split()
     if not tokens and file is not None:
         msg = f"{source}: has no token; write one a line, such as from `openssl rand -hex 24`"
