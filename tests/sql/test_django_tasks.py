@@ -203,12 +203,18 @@ queue.purge(confirm=queue.name)
 IN_TEST_CASES = """
 import sys
 from django.core.management import call_command
-from django.test import TestCase, TransactionTestCase
+from django.test import SimpleTestCase, TestCase, TransactionTestCase
 from freshq.contrib.django import queue
 from freshq.testing import drain
 from shop.tasks import add, tell
 
 queue.name  # some tests use it before their database exists
+
+class WithoutADatabase(SimpleTestCase):
+    def test_nothing_is_put(self):
+        for put in (add.enqueue, queue.put):
+            with self.assertRaisesRegex(AssertionError, "not allowed in SimpleTestCase"):
+                put(1)
 
 class InATransaction(TestCase):
     def test_results_are_seen(self):

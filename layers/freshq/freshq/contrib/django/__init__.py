@@ -16,7 +16,8 @@ has the backend of Django's own tasks. The setting `FRESHQ` is a dictionary, and
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -33,9 +34,10 @@ with needs("django"):
     import django
     from django.apps import apps as registry
     from django.conf import settings
-    from django.core.exceptions import ImproperlyConfigured
+    from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
     from django.core.signals import setting_changed
     from django.db import connections
+    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models.signals import post_migrate
     from django.utils.functional import SimpleLazyObject, empty
     from django.utils.module_loading import import_string
@@ -53,6 +55,8 @@ _OF_DJANGO: Final = (
     *("init_command", "sql_mode", "transaction_mode"),
 )
 _VENDORS: Final = ("sqlite", "postgresql", "mysql")
+# Tests replace it where they must not use a database.
+_ENSURE_CONNECTION: Final = BaseDatabaseWrapper.ensure_connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +103,13 @@ class Project:
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether this thread is in a transaction, by `atomic()` or because it commits by hand."""
+        """Whether this thread is in a transaction, by `atomic()` or because it commits by hand.
+
+        Raises:
+            AssertionError: If a test of Django must not use the database.
+        """
         its = self.connection
+        _refuse_in_test(its)
         commits = its.settings_dict["AUTOCOMMIT"] if its.connection is None else its.autocommit
         return its.in_atomic_block or not commits
 
@@ -149,6 +158,17 @@ class Project:
             return self.url
         given = self.connection.settings_dict
         return _file_address(given) if self.dialect == "sqlite" else _server_address(given, self.dialect)
+
+
+def _refuse_in_test(connection: Any) -> None:
+    """Raise as Django or pytest-django does if a test must not use the database: it may be the real one."""
+    is_main = threading.current_thread() is threading.main_thread()  # in others, nobody closes connections
+    if BaseDatabaseWrapper.ensure_connection is _ENSURE_CONNECTION or not is_main:
+        return
+    with suppress(SynchronousOnlyOperation):
+        connection.ensure_connection()
+    if type(connection.cursor).__name__ == "_DatabaseFailure":
+        connection.cursor()
 
 
 def _checked(given: Any) -> dict[str, Any]:
