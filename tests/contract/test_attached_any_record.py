@@ -60,7 +60,9 @@ RECORDS = st.dictionaries(NAMES.filter(lambda name: not name.startswith("freshq_
 KEYS = {*INDEX_KEYS, CREATED_ATTRIBUTE}
 OWN_NAMES = st.sampled_from(sorted({*QUEUED_ATTRIBUTES, "version", "requestToken", "payload"} - KEYS))
 NUMBER = itertools.count()
-FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(
+    max_examples=min(60, settings().max_examples), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def as_json(value: dict[str, Any]) -> Any:
