@@ -118,6 +118,14 @@ class TestEvents:
         event |= {"body": base64.b64encode(body).decode(), "isBase64Encoded": True}
         assert application.invoke("http_api", event)["statusCode"] == status
 
+    @pytest.mark.parametrize("authorization", ["iam", "jwt"])
+    def test_the_document_says_what_the_gateway_checks(
+        self, application: Application, authorization: str
+    ) -> None:
+        event = event_of("GET", "/openapi.json")
+        event["requestContext"]["authorizer"] = {authorization: {}}
+        assert content(application.invoke("http_api", event))["security"] == [{authorization: []}]
+
     def test_a_head_has_no_body(self, application: Application) -> None:
         answer = invoked(application, "HEAD", "/v1/stats")
         assert (answer["statusCode"], answer["body"]) == (200, "")

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import pytest
@@ -18,6 +18,7 @@ from freshq.feeds.http_api import (
     MAX_BATCH_TASKS,
     MAX_BODY_BYTES,
     ROUTES,
+    SECURITY_SCHEMES,
     ApiRequest,
     ApiResponse,
     HttpApi,
@@ -39,11 +40,16 @@ QUEUE: dict[str, Any] = {"max_age_seconds": 3600, "name": "mail"}
 
 
 def called(
-    api: HttpApi, method: str, path: str, body: Any = None, headers: Mapping[str, str] = TYPE
+    api: HttpApi,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: Mapping[str, str] = TYPE,
+    authorization: Literal["iam", "jwt"] | None = None,
 ) -> ApiResponse:
     path, _, query = path.partition("?")
     text = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    response = answer_of(api.poll(ApiRequest(method, path, query, headers, text)))
+    response = answer_of(api.poll(ApiRequest(method, path, query, headers, text, authorization)))
     assert json.loads(response.body) == response.content
     return response
 
@@ -357,19 +363,28 @@ def test_an_error_of_the_store_is_no_server_error_of_its_own() -> None:
 
 
 def test_the_document_is_made_from_the_models() -> None:
-    document = openapi(has_tokens=True)
+    document = openapi("token")
     jsonschema.Draft202012Validator.check_schema(document["components"]["schemas"]["NewTask"])
     properties = document["components"]["schemas"]["NewTask"]["properties"]
     assert properties.keys() == NewTask.model_fields.keys()
     assert all(each.get("description") for each in properties.values())
     assert document["paths"].keys() == ROUTES.keys()
-    assert document["security"] == [{"bearer": []}]
-    assert "security" not in openapi(has_tokens=False)
     assert json.loads(json.dumps(document)) == document
 
 
+@pytest.mark.parametrize("authorization", [None, *SECURITY_SCHEMES])
+def test_the_document_says_how_to_authorize(authorization: str | None) -> None:
+    api = HttpApi(Queue.memory(**QUEUE), tokens=["secret"] if authorization == "token" else [])
+    of_gateway: Any = None if authorization == "token" else authorization
+    document = called(api, "GET", "/openapi.json", authorization=of_gateway).content
+    assert document.get("security") == (authorization and [{authorization: []}])
+    assert document["components"].get("securitySchemes", {}).keys() == {authorization} - {None}
+    is_open = "security" in document["paths"]["/healthz"]["get"]
+    assert is_open == (authorization in (None, "token"))
+
+
 def test_answers_are_as_documented() -> None:
-    document = openapi(has_tokens=False)
+    document = openapi(None)
     api = HttpApi(Queue.memory(**QUEUE))
     compared = set()
     for vector in VECTORS:

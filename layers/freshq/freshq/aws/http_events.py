@@ -86,6 +86,7 @@ def request_of(event: object) -> ApiRequest:
         {name.lower(): value for name, value in found.headers.items()},
         # A lone surrogate becomes bytes that are no JSON, which the interface refuses.
         base64.b64decode(body) if found.is_base64_encoded else body.encode(errors="surrogatepass"),
+        "jwt" if "jwt" in found.request_context.authorizer else "iam",
     )
 
 

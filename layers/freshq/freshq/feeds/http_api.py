@@ -58,6 +58,18 @@ HEALTH_PATH: Final = "/healthz"
 # Paths that need no token, because they reveal nothing about the queue.
 PUBLIC_PATHS: Final = (OPENAPI_PATH, HEALTH_PATH)
 API_VERSION: Final = "1"
+# How callers authorize requests, as OpenAPI describes it. It does not know the signatures of AWS; this is how
+# documents of API Gateway describe them.
+SECURITY_SCHEMES: Final[Mapping[str, dict[str, str]]] = {
+    "token": {"type": "http", "scheme": "bearer"},
+    "jwt": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+    "iam": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "Authorization",
+        "x-amazon-apigateway-authtype": "awsSigv4",
+    },
+}
 _SECONDS_OF_UNIT: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 # The first matching class decides.
 _STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], HTTPStatus], ...]] = (
@@ -82,6 +94,7 @@ class ApiRequest(NamedTuple):
         query: Its query, still encoded.
         headers: Its headers, by their names in lower case.
         body: Its body.
+        authorization: How a gateway has checked its caller; None if there is no gateway.
     """
 
     method: str
@@ -89,6 +102,7 @@ class ApiRequest(NamedTuple):
     query: str = ""
     headers: Mapping[str, str] = {}
     body: bytes = b""
+    authorization: Literal["iam", "jwt"] | None = None
 
 
 class ApiResponse(NamedTuple):
@@ -235,6 +249,7 @@ class _Call(NamedTuple):
     query: Any
     body: Any
     deadline_seconds: float
+    authorization: str | None
 
 
 class Route(NamedTuple):
@@ -310,7 +325,11 @@ class HttpApi:
         body = None if route.body is None else _json_object(request)
         if route.body not in (None, NewTask):  # the queue checks a new task
             body = _parsed(route.body, body)
-        return route.verb(self, _Call(_query(route.query, request.query), body, deadline.seconds))
+        query, authorization = _query(route.query, request.query), self._authorization(request)
+        return route.verb(self, _Call(query, body, deadline.seconds, authorization))
+
+    def _authorization(self, request: ApiRequest) -> str | None:
+        return "token" if self.has_tokens else request.authorization
 
     def check_token(self, request: ApiRequest) -> None:
         """Check the caller's token, if this interface has tokens and the path needs one.
@@ -398,9 +417,9 @@ class HttpApi:
         """Count the tasks, at a bounded cost."""
         return ApiResponse(HTTPStatus.OK, _shown(StatsView, self.queue.stats(approximate=True)))
 
-    def openapi(self, _call: _Call) -> ApiResponse:
+    def openapi(self, call: _Call) -> ApiResponse:
         """Describe all routes."""
-        return ApiResponse(HTTPStatus.OK, openapi(has_tokens=self.has_tokens))
+        return ApiResponse(HTTPStatus.OK, openapi(call.authorization))
 
     def health(self, _call: _Call) -> ApiResponse:
         """Report that the server answers."""
@@ -515,23 +534,29 @@ ROUTES: Final[Mapping[str, Mapping[str, Route]]] = {
 
 
 @cache
-def openapi(*, has_tokens: bool) -> dict[str, Any]:
-    """Return the OpenAPI document of all routes, generated from the models that check and answer requests."""
+def openapi(authorization: str | None) -> dict[str, Any]:
+    """Return the OpenAPI document of all routes, generated from the models that check and answer requests.
+
+    Args:
+        authorization: How callers authorize requests: a name in `SECURITY_SCHEMES`; None: not at all.
+    """
     by_model, schemas = _schemas()
+    # A gateway checks the callers of all paths.
+    public = PUBLIC_PATHS if authorization in (None, "token") else ()
     paths = {
         path: {
-            method.lower(): _operation(route, by_model, schemas, is_public=path in PUBLIC_PATHS)
+            method.lower(): _operation(route, by_model, schemas, is_public=path in public)
             for method, route in methods.items()
         }
         for path, methods in ROUTES.items()
     }
-    bearer = {"bearer": {"type": "http", "scheme": "bearer"}}
+    schemes = {name: scheme for name, scheme in SECURITY_SCHEMES.items() if name == authorization}
     return {
         "openapi": "3.1.0",
         "info": {"title": "freshq", "version": API_VERSION},
         "paths": paths,
-        "components": {"schemas": schemas} | ({"securitySchemes": bearer} if has_tokens else {}),
-        **({"security": [{"bearer": []}]} if has_tokens else {}),
+        "components": {"schemas": schemas} | ({"securitySchemes": schemes} if schemes else {}),
+        **({"security": [{authorization: []}]} if schemes else {}),
     }
 
 
