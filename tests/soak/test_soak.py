@@ -34,8 +34,9 @@ IS_LONG: Final = "FRESHQ_SOAK_SECONDS" in os.environ
 SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "2"))
 SOAK_CALLS: Final = float(os.environ.get("FRESHQ_SOAK_CALLS", math.inf))
 ACTORS: Final = 4
-# For processes that first import everything on a busy machine; the long form has a store on a disk.
-START_SECONDS: Final = 300.0 if IS_LONG else 120.0
+# For processes that first import everything on a busy machine, or have a store on a disk. Claims that take
+# longer than a lease give their tasks up, until one does not.
+START_SECONDS: Final = 300.0
 PAUSE_SECONDS: Final = 0.5
 # Calls between two bad things in the long form: on a slow store the actors would do little else than recover.
 CALLS_BETWEEN: Final = 100 if IS_LONG else 0
