@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,10 @@ def quick_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the time after which a process notices changes by others."""
     monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 0.05)
     monkeypatch.setattr(records, "PAUSE_CHECK_SECONDS", 0.05)
+
+
+class Level(int, Enum):
+    HIGH = 5
 
 
 class Dice(random.Random):
@@ -384,8 +389,8 @@ class TestReprioritize:
     ) -> None:
         for task_id in ("old", "young", "urgent"):
             queue.put(task_id, task_id=task_id)
-        assert queue.reprioritize("urgent", priority=5).priority == 5
-        assert queue.reprioritize("old", priority=5).priority == 5
+        for task_id in ("urgent", "old"):
+            assert queue.reprioritize(task_id, priority=Level.HIGH).priority == 5
         assert payloads(store.queue().claim(limit=3)) == ["urgent", "old", "young"]
 
     def test_back_to_the_lowest(self, queue: Queue) -> None:

@@ -48,7 +48,7 @@ def checked_priority(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PRIORITY:
         msg = f"priority: must be a whole number from 0 to {MAX_PRIORITY}, got {quoted(value)}"
         raise ValueError(msg)
-    return value
+    return int(value)  # stores name lines by it, and the text of a member of an Enum is its name
 
 
 def checked_status(value: TaskStatus | str | None) -> TaskStatus | None:
