@@ -24,7 +24,7 @@ from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome, RunScope, TaskLogFilter, Telemetry
 from freshq.testing import FaultyStore, ManualClock, drain
 from freshq.worker import batches as worker_batches
-from freshq.worker import loop
+from freshq.worker import executor, loop
 from freshq.worker.batches import WaitingRuns
 from freshq.worker.run import BatchRun, TaskRun, runs_of
 from freshq.worker.runner import CoroutineRunner
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
+
+    from freshq import Claim
 
 LONG_SECONDS = 1000.0
 
@@ -574,6 +576,28 @@ class TestLimits:
             release.set()
             wait_until(lambda: queue.stats().success == 41)
             assert work.worker.status().overran == 40
+
+    def test_a_slow_observer_of_an_overrun_keeps_no_slot(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(executor, "MAX_WAIT_SECONDS", PATIENCE_SECONDS)
+        queue, hangs, told = Queue.memory(order="fifo", max_attempts=1), threading.Event(), threading.Event()
+
+        class Slow(Quiet):
+            def overran(self, claim: Claim, run_seconds: float) -> None:
+                super().overran(claim, run_seconds)
+                told.wait(2 * PATIENCE_SECONDS)
+
+        batched = Batched(lambda tasks: [hangs.wait(PATIENCE_SECONDS) for _ in tasks], within_seconds=0.01)
+        batched.handlers.on("other")(lambda _task: "done")
+        numbers(queue, 1)
+        options: Any = {"max_run_seconds": 0.05, "poll_seconds": 0.01, "observer": Slow()}
+        with InThread(Worker(queue, batched.handlers, concurrency=1, **options)):
+            try:
+                wait_until(lambda: options["observer"].overruns)
+                queue.put(None, kind="other", task_id="other")
+                wait_until(lambda: known(queue, "other").status is TaskStatus.SUCCESS)
+            finally:
+                told.set()
+                hangs.set()
 
     def test_a_failed_batch_is_one_failure_for_the_breaker_and_one_busy_run(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch

@@ -136,19 +136,19 @@ class RunFeedback:
         with self._observing():
             self._limits.breaker.ended(run, task, self._observer, succeeded=succeeded)
 
-    def overran(self, run: TaskRun, run_seconds: float) -> None:
-        """Tell the breaker and the observer about a run that exceeded its time limit and still runs."""
+    def timed_out(self, run: TaskRun) -> None:
+        """Tell the breaker about a run that exceeded its time limit and still runs; once for a batch."""
         if run.batch is None or run is run.batch.started[0]:
             self.tell_breaker(run.claim.token, run.claim.task, succeeded=False)
-        self._tell_overran(run, run_seconds)
 
     def killed(self, runs: Iterable[TaskRun]) -> None:
         """Tell the observer about the runs that were ended because they took too long."""
         for run in runs:
             if run.handle.overran:
-                self._tell_overran(run, time.monotonic() - run.began)
+                self.overran(run, time.monotonic() - run.began)
 
-    def _tell_overran(self, run: TaskRun, run_seconds: float) -> None:
+    def overran(self, run: TaskRun, run_seconds: float) -> None:
+        """Count a run that exceeded its time limit, and tell the observer."""
         self._report.overran.append(run.claim.task.task_id)
         with self._observing():
             self._observer.overran(run.claim, run_seconds)

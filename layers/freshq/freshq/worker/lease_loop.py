@@ -318,8 +318,9 @@ class LeaseLoop(WorkLoop):
 
     def _overran(self, run: TaskRun, run_seconds: float) -> None:
         """Free the slot of a run that exceeded its time limit; `LeaseRenewal` calls it in its thread."""
-        self._feedback.overran(run, run_seconds)
+        self._feedback.timed_out(run)  # first, as the breaker decides whether the next task may start
         self._executor.free([run.batch or run])
+        self._feedback.overran(run, run_seconds)  # last, as observers may be slow
         self._end_request.wake.set()
 
     @override
