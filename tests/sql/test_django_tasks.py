@@ -201,8 +201,9 @@ queue.purge(confirm=queue.name)
 
 
 IN_TEST_CASES = """
-import sys
+import sys, threading
 from django.core.management import call_command
+from django.db import connections
 from django.test import SimpleTestCase, TestCase, TransactionTestCase
 from freshq.contrib.django import queue
 from freshq.testing import drain
@@ -236,6 +237,16 @@ class WithoutOne(TransactionTestCase):
         self.assertEqual(result.return_value, [result.id, 1, "RUNNING", []])
 
     test_another_run_after_the_flush = test_a_run
+
+    def test_a_thread_may_flush(self):
+        def flush():
+            call_command("flush", "--noinput", verbosity=0)
+            connections.close_all()
+        queue.put("lost", kind="plain")
+        thread = threading.Thread(target=flush)
+        thread.start()
+        thread.join()
+        self.assertEqual(queue.stats().pending, 0)
 
     def test_the_queue_is_open_after_a_command(self):
         own = sys.argv
