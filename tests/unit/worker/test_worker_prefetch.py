@@ -129,6 +129,7 @@ def test_a_drain_returns_them_at_once(blocked: Blocking, queue: Queue) -> None:
     report = blocked.ended()
     assert (blocked.started, report.unfinished) == (["a"], [])
     assert (report.outcomes[Outcome.GIVEN_BACK], report.outcomes[Outcome.SUCCEEDED]) == (3, 1)
+    assert {why for *_, why in blocked.observer.settlements} == {"the worker ends", None}
 
 
 def test_an_end_at_once_returns_them_beside_the_running_task(blocked: Blocking, queue: Queue) -> None:
@@ -146,6 +147,7 @@ def test_a_busy_downstream_gets_none_of_them(queue: Queue) -> None:
         report = work.ended()
     assert (work.started, attempts(queue)) == (["a"], [0, 0, 0, 0])
     assert (report.outcomes[Outcome.GIVEN_BACK], report.outcomes[Outcome.RELEASED]) == (3, 1)
+    assert [why for *_, why in work.observer.settlements[1:]] == ["the downstream is busy"] * 3
 
 
 def test_their_leases_are_extended_and_stale_ones_are_not_started_but_counted_as_shed(

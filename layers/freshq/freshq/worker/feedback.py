@@ -1,4 +1,4 @@
-"""The feedback of runs: to the observer, the limits and the breaker."""
+"""Feedback from runs to the observer, the limits and the breaker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RunFeedback:
             queue: The queue.
             config: The options, with the observer.
             limits: How many tasks may start.
-            report: Counts what only the observer would know otherwise.
+            report: Gets the unknown kinds, the tasks given back and the runs that exceeded their time limit.
         """
         self._queue = queue
         self._limits = limits
@@ -83,7 +83,7 @@ class RunFeedback:
                 self._observer.switched(switch)
 
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        """Tell the observer how a run ended."""
+        """Tell the observer how a run ended; log its traceback if the observer does not."""
         if outcome is Outcome.UNKNOWN_KIND:
             self._unknown_kinds.note(claim.task, error)
         handle = handle_of(claim.task)
@@ -115,7 +115,7 @@ class RunFeedback:
         self.tell_breaker(runs[0].claim.token, runs[0].claim.task, succeeded=succeeded)
 
     def _slow_down(self, runs: Sequence[TaskRun], ends: Sequence[RunEnd]) -> None:
-        """Lower the rates of the tasks that met push-back; of those of one rate the longest counts."""
+        """Lower the rate of each group and kind that met push-back, by the longest time asked for."""
         pushed_back = [
             (end.retry_after_seconds, run.claim.task)
             for run, end in zip(runs, ends, strict=True)
@@ -126,7 +126,7 @@ class RunFeedback:
             self._limits.slow_down(task, seconds)
 
     def ended_once(self, run: TaskRun, *, downstream_ok: bool) -> None:
-        """Tell the limits and the breaker how the run of a task ended that was completed before."""
+        """Tell the limits and the breaker how a run ended whose task was completed before it began."""
         self._limits.note_units([run.claim.task])
         self._limits.ended(downstream_ok=downstream_ok)
         self.tell_breaker(run.claim.token, run.claim.task, succeeded=downstream_ok)
@@ -142,7 +142,7 @@ class RunFeedback:
             self.tell_breaker(run.claim.token, run.claim.task, succeeded=False)
 
     def killed(self, runs: Iterable[TaskRun]) -> None:
-        """Tell the observer about the runs that were ended because they took too long."""
+        """Tell the observer about the runs whose processes were ended because they took too long."""
         for run in runs:
             if run.handle.overran:
                 self.overran(run, time.monotonic() - run.began)

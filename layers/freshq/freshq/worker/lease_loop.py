@@ -4,8 +4,9 @@
      when       claims       threads     runs         settles
 
 The loop is one thread. At each turn it claims as many tasks as `ClaimRoom` has room for, and passes them to
-the executor; tasks of a batch first wait in `WaitingRuns` for others. It returns tasks that get no slot in
-time. The threads of the executor run and settle the tasks, while `LeaseRenewal` extends their leases.
+the executor; tasks of batch handlers first wait in `WaitingRuns` for others to share their call. The loop
+gives back tasks that get no slot in time. The threads of the executor run and settle the tasks, while
+`LeaseRenewal` extends their leases.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ClaimRoom:
         waiting: WaitingRuns,
         executor: Executor,
     ) -> None:
-        """Count what others keep.
+        """Keep no counts: the arguments have them.
 
         Args:
             config: The options.
@@ -88,7 +89,7 @@ class ClaimRoom:
         return self._config.concurrency + self._prefetched()
 
     def _prefetched(self) -> int:
-        """Return the number of tasks that may be claimed beyond the free slots; with batches, of calls."""
+        """Return the number of tasks, or with batches of calls, that may be claimed beyond the free slots."""
         if not self._config.may_prefetch:
             return 0
         return self._waiting.ending() if self._waiting.rules else self._executor.prefetched()
@@ -100,7 +101,7 @@ class ClaimRoom:
         return self.held() < self._config.concurrency
 
     def _of_batches(self, slots: int) -> int:
-        """Return the number of tasks that there is room for if tasks of some kinds share calls."""
+        """Return for how many tasks there is room if some share calls, and `slots` calls may be held."""
         return self._waiting.room(slots - self.held())
 
     def tasks(self, slots: int) -> int:
@@ -299,22 +300,22 @@ class LeaseLoop(WorkLoop):
         super()._wait(seconds)
         if time.monotonic() - began > seconds + STALL_SECONDS:
             self._executor.wait_again()
-        self._give_back_waiting(at_once=False)
+        self._give_back_waiting("no slot was free in time", at_once=False)
 
     @override
     def _take_outcomes(self) -> Iterable[Outcome | BaseException]:
         ended = self._runs.take_ended()
-        if any(run.ended is Outcome.RELEASED for run in ended):  # the downstream is busy
-            self._give_back_waiting(at_once=True)
+        if any(run.ended is Outcome.RELEASED for run in ended):
+            self._give_back_waiting("the downstream is busy", at_once=True)
         self._executor.free(ended_calls(ended))
         return [run.ended for run in ended if run.ended is not None and not run.given_back]
 
-    def _give_back_waiting(self, *, at_once: bool) -> None:
+    def _give_back_waiting(self, why: str, *, at_once: bool) -> None:
         """Release claimed tasks that have waited too long for a slot, or all that have not begun."""
         calls = self._executor.take_waiting(at_once=at_once)
         if at_once:
             calls += self._waiting.take_all()
-        self._completer.return_to_lines(runs_of(calls), "no slot was free in time")
+        self._completer.return_to_lines(runs_of(calls), why)
 
     def _overran(self, run: TaskRun, run_seconds: float) -> None:
         """Free the slot of a run that exceeded its time limit; `LeaseRenewal` calls it in its thread."""
@@ -325,7 +326,7 @@ class LeaseLoop(WorkLoop):
 
     @override
     def _drain(self) -> None:
-        self._give_back_waiting(at_once=True)
+        self._give_back_waiting("the worker ends", at_once=True)
         super()._drain()
 
     @override
@@ -339,6 +340,6 @@ class LeaseLoop(WorkLoop):
 
     def _may_give_back(self, run: TaskRun) -> bool:
         """Return whether a task is not done: finished runs must be settled, or their tasks run twice."""
-        if self._config.at_most_once:  # it runs once it is settled
+        if self._config.at_most_once:  # then it is settled first, and runs afterwards
             return not run.is_complete
         return run.phase is Phase.RUNNING

@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 class RunBreaker:
     """The breaker of one worker. Thread-safe.
 
-    With a max age there is none: there the deadline limits what a task may cost, and a pause would let fresh
-    tasks go stale.
+    It never slows a queue with a max age: there the deadline limits what a task may cost, and a pause would
+    let fresh tasks go stale.
     """
 
     def __init__(self, queue: BaseQueue) -> None:
@@ -75,7 +75,7 @@ class RunBreaker:
             return self._breaker.allows(run) or not self._applies
 
     def ended(self, run: Hashable, task: Task | None, observer: Observer, *, succeeded: bool | None) -> None:
-        """Note the end of a run, and tell a change.
+        """Note the end of a run; log a change of the breaker, and tell the observer.
 
         Args:
             run: The run.
@@ -99,7 +99,7 @@ class RunBreaker:
                 tell(task.queue, opened=change.opened)
 
     def share(self) -> None:
-        """Tell other processes what changed; the next call tries again if the store does not answer."""
+        """Tell other processes about a change; if the store does not answer, the next call tries again."""
         with self._lock:
             if self._is_shared:
                 return
@@ -269,12 +269,12 @@ class StartLimits:
     def slow_down(self, task: Task, retry_after_seconds: float) -> None:
         """Lower the rate that a task counts towards, for all workers, because the downstream pushed back.
 
-        That is the rate of its kind, of the nearest of its group and the group's ancestors that has one, or
-        the queue's.
+        This is the rate of its kind, or else of its group or of the nearest ancestor of the group that has a
+        rate, or else of the queue.
 
         Args:
-            task: The task that met it.
-            retry_after_seconds: When the downstream takes requests again.
+            task: The task that met the push-back.
+            retry_after_seconds: How long the downstream takes no requests.
         """
         core = core_of(self._queue)
         name = core.rules.config.groups.rated(task.group, task.kind)

@@ -46,9 +46,9 @@ class Performer:
     """Runs claimed tasks in the threads of its executor, and passes their ends to the completer.
 
     A call is one task, or the tasks of a batch. Its thread checks that the call may still start, calls the
-    runner, tells the limits how that ended, and has it settled. For a coroutine the thread only starts it; a
-    thread does the rest after the coroutine has ended. With `at_most_once` the task is completed first, and
-    then run.
+    runner, reports the end to `RunFeedback`, and has the claims settled. If the runner has a coroutine, the
+    thread only starts it, and after its end a thread does the rest. With `at_most_once` the task is
+    completed first, and then run.
 
     Attributes:
         executor: The threads.
@@ -74,7 +74,7 @@ class Performer:
             queue: The queue.
             runner: Runs the tasks.
             config: The options.
-            limits: The retry budget and the breaker count.
+            limits: Has the retry budget and the breaker.
             end_request: Asks the worker to end.
             event_loop: For the coroutines of the runner; None for its own loop.
             codec: Encodes the runner's results.
@@ -176,7 +176,7 @@ class Performer:
                 self._limits.first_attempt()
 
     def _ended(self, call: Call, runs: Sequence[TaskRun], ends: Sequence[RunEnd], run_seconds: float) -> None:
-        """Have runs of a call that ended together settled together."""
+        """Report how runs of a call ended, and have them settled in one call of the store."""
         pending = []
         for run, end in zip(runs, ends, strict=True):
             self._runs.settles(run, frees_slot=end.outcome is Outcome.SUCCEEDED)
@@ -211,7 +211,7 @@ class Performer:
         return self._awaits(call, self._runner.start_batch(tasks, self._event_loop))
 
     def _awaits(self, call: Call, coroutine: Future[Any] | None) -> bool:
-        """Have a call ended after its coroutine; return False if it has none."""
+        """Have a call ended once its coroutine has ended; return False if it has no coroutine."""
         if coroutine is None:
             return False
         call.await_coroutine(coroutine)
@@ -219,7 +219,7 @@ class Performer:
         return True
 
     def _returned(self, call: Call) -> None:
-        """Have a call ended in a thread of the executor, not here, in the event loop of its coroutine."""
+        """Have a call ended by a thread of the executor: this one belongs to the event loop."""
         for run in call.started if isinstance(call, BatchRun) else [call]:
             self._runs.settles(run)
         self.executor.end(call)

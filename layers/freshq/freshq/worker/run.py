@@ -66,7 +66,7 @@ class RunEnd:
         outcome: The outcome for the worker once the settlement is stored.
         error: Why it did not succeed; None if it did.
         downstream_ok: False if the downstream pushed back; None if the run gives no indication.
-        retry_after_seconds: When the downstream takes requests again, if it said so.
+        retry_after_seconds: How long the downstream takes no requests, if it said so.
     """
 
     settlement: Settlement
@@ -109,8 +109,8 @@ class TaskRun:
         began: When its function began, or, until then, when it began to wait for a slot, by the monotonic
             clock.
         has_slot: Whether it occupies a slot of the executor.
-        given_back: Whether the worker released its task while it ran, and counted that; its end no longer
-            counts.
+        given_back: Whether the worker released its task while it ran, and has counted it as given back; its
+            end no longer counts.
         batch: The call that it shares with other tasks; None if its function takes one task.
         patience: How long it waits for a slot, as a multiple of the usual time.
     """

@@ -1,4 +1,4 @@
-"""Settle claims: the ends of runs by their results and exceptions, and the completer that stores them."""
+"""How runs end, by their results and exceptions, and the completer that settles their claims."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def given_back(claim: Claim, error: str) -> RunEnd:
 
 
 def _unexpected(run: TaskRun, error: BaseException) -> str:
-    """Return the error of a task whose runner raised an unexpected exception; keep that unless cancelled."""
+    """Return an unexpected exception as text; keep it for the log unless the run was cancelled."""
     why = run.handle.why_cancelled
     if why is not None and isinstance(error, CancelledError):
         return f"the run was cancelled: {why}"
@@ -169,7 +169,7 @@ def _unexpected(run: TaskRun, error: BaseException) -> str:
 
 
 def noted_failure(task: Task, error: BaseException) -> str:
-    """Keep an exception that no runner should raise for the log of the run's end; return it as one line."""
+    """Keep an unexpected exception of a runner for the log of the run's end; return it as one line."""
     handle = handle_of(task) or RunHandle()
     handle.raised = error
     give_handle(task, handle)
@@ -271,7 +271,7 @@ class Completer:
         self._is_draining = is_draining
 
     def pending(self, run: TaskRun, end: RunEnd, run_seconds: float) -> PendingSettlement:
-        """Return the settlement of a run that has ended, and ends when that is stored."""
+        """Return the pending settlement of a run, which calls `settled` once the store has answered."""
         settled = partial(self.settled, run, run_seconds=run_seconds, error=end.error)
         return PendingSettlement(run, end, settled)
 
