@@ -198,7 +198,7 @@ class BackgroundUpkeep(BackgroundThread):
             queue: The queue.
             is_held_back: Returns whether upkeep is suspended.
             is_at_rest: Returns whether the worker has nothing to do.
-            also: Called at each turn; raises no StoreError.
+            also: Called in each round; raises no StoreError.
         """
         super().__init__(queue, "freshq-upkeep")
         self._is_held_back = is_held_back

@@ -3,7 +3,7 @@
     Fetcher -> LeaseLoop -> Executor -> Performer -> Completer
      when       claims       threads     runs         settles
 
-The loop is one thread. At each turn it claims as many tasks as `ClaimRoom` has room for, and passes them to
+The loop is one thread. In each round it claims as many tasks as `ClaimRoom` has room for, and passes them to
 the executor; tasks of batch handlers first wait in `WaitingRuns` for others to share their call. The loop
 gives back tasks that get no slot in time. The threads of the executor run and settle the tasks, while
 `LeaseRenewal` extends their leases.

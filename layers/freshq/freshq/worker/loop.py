@@ -1,4 +1,4 @@
-"""The loop of a worker: one turn after the other until it stops, and the backoff of its claims."""
+"""The loop of a worker: one round after the other until it stops, and the backoff of its claims."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ BUSY_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=10.0)
 # processes, each at a time of its own.
 CLAIM_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=1.0)
 logger = logging.getLogger(__name__)
-# Longest time between two turns, each of which asks whether to end.
-TURN_SECONDS: Final = 0.5
+# Longest time between two rounds, each of which asks whether to end.
+ROUND_SECONDS: Final = 0.5
 MIN_SECONDS: Final = 0.001
 # Minimum time between two looks of a worker that ends when it is idle.
 LEAST_IDLE_SECONDS: Final = 0.05
@@ -268,18 +268,18 @@ class WorkLoop(ABC):
     def _serve(self, ended: Callable[[], bool]) -> None:
         asked_at, looks, request = time.monotonic(), 0, self._end_request
         while not self._has_ended(ended) and not self._too_many_overrunning():
-            turn_at = time.monotonic()
+            round_at = time.monotonic()
             with self._surviving_shortage():
                 self._start_what_fits()
-            if looks != self._fetcher.looks:  # the look may have fallen due during the turn
-                asked_at, looks = turn_at, self._fetcher.looks
+            if looks != self._fetcher.looks:  # the look may have fallen due during the round
+                asked_at, looks = round_at, self._fetcher.looks
             request.idle = self._is_idle(asked_at)
             if request.idle and all(peer.idle for peer in request.peers):
                 self.report.idle = self._had_room
                 return
             # For a free slot or token, for tasks, or for the store.
             waits = (self._config.poll_seconds, self._fetcher.left_seconds, self._backoff.left_seconds)
-            seconds = min(TURN_SECONDS, *waits)
+            seconds = min(ROUND_SECONDS, *waits)
             with self._fetcher.signal.waiting() if self._waits_for_tasks() else nullcontext():
                 self._wait(self._limits.seconds_to_wait(self._in_flight(), max(MIN_SECONDS, seconds)))
             self._feedback.raise_failure()
