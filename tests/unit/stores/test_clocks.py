@@ -145,6 +145,27 @@ class TestServerTime:
         assert server.now(ask) == START + (600 if paused else 0.5)
         server.now(unasked)
 
+    @pytest.mark.parametrize("jump_seconds", [600, -600])
+    def test_after_a_jump_without_an_answer_the_later_time_counts(self, jump_seconds: int) -> None:
+        machine, asked = Machine(), []
+        server = self.of(machine)
+        answered(server, machine, 0.0, 0.0, START)
+        machine.wrong_by += jump_seconds
+
+        def ask() -> None:
+            asked.append(machine.now)
+            raise Unreachable("nobody answers")
+
+        for machine.now in (1.0, 1.5, 2.0):
+            assert server.now(ask) == START + machine.now + max(0, jump_seconds)
+        assert asked == [1.0, 2.0]
+        machine.now = 3.0
+        server.now(lambda: answered(server, machine, 3.0, 3.0, START + 3))
+        server.now(unasked)
+        machine.wrong_by += jump_seconds
+        server.now(ask)
+        assert asked == [1.0, 2.0, 3.0]
+
     def test_an_answer_without_a_date_leaves_the_clock_alone_and_is_not_repeated(self) -> None:
         asked: list[int] = []
         machine = Machine()

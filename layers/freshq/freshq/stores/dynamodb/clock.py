@@ -32,6 +32,8 @@ SPREAD_SECONDS: Final = 0.25
 MAX_DRIFT: Final = 0.0005
 # If answers have no Date header, check again after this time.
 CHECK_INTERVAL_SECONDS: Final = 30.0
+# While nobody answers, ask again after this time.
+ASK_AGAIN_SECONDS: Final = 1.0
 # A clock that was wrong counts as right again once it is this part of the range away from both ends.
 INNER_PART: Final = 0.25
 # An item that does not exist. Reading it shows the time.
@@ -120,32 +122,53 @@ class ServerTime:
     def now(self, ask: Callable[[], object]) -> float:
         """Return the time in seconds since the epoch: the machine's, unless it is certainly wrong.
 
-        Without Date headers in the answers it is never certain.
+        Without Date headers in the answers it is never certain. If one of the machine's clocks jumped and
+        nobody answers, the later one counts, so that no lease seems longer than it is.
 
         Args:
             ask: Makes a call, if the server's time is not known.
 
         Raises:
-            StoreError: If the server's time is not known and the call fails.
+            StoreError: If the server's time was never known and the call fails.
         """
-        has_asked = False
+        with self._lock:
+            steady, wall = self._steady(), self._wall()
+            if self._is_known(steady, wall):
+                return wall + self._correction
+        if steady >= self._check_at:
+            self._learn(ask)
+        return self._likely()
+
+    def _is_known(self, steady: float, wall: float) -> bool:
+        """Return whether an answer showed the server's time, and no clock has jumped since."""
+        return self._ahead is not None and abs(wall - steady - self._wall_ahead) <= JUMP_SECONDS
+
+    def _learn(self, ask: Callable[[], object]) -> None:
+        """Ask for the server's time; if the answer does not show it, do so again later.
+
+        Raises:
+            StoreError: If the server's time was never known and the call fails.
+        """
         failure: StoreError | None = None
-        while True:
-            with self._lock:
-                steady, wall = self._steady(), self._wall()
-                if self._ahead is not None and abs(wall - steady - self._wall_ahead) <= JUMP_SECONDS:
-                    return wall + self._correction
-            if failure is not None:
+        try:
+            ask()
+        except StoreError as error:
+            failure = error  # error responses have a Date header also
+        with self._lock:
+            steady = self._steady()
+            if self._is_known(steady, self._wall()):
+                return
+            if failure is not None and self._ahead is None:
                 raise failure
-            if has_asked:  # answers have no Date header
-                self._check_at = steady + CHECK_INTERVAL_SECONDS
-            if steady < self._check_at:
+            self._check_at = steady + (CHECK_INTERVAL_SECONDS if failure is None else ASK_AGAIN_SECONDS)
+
+    def _likely(self) -> float:
+        with self._lock:
+            steady, wall = self._steady(), self._wall()
+            if self._ahead is None:
                 return wall
-            has_asked = True
-            try:
-                ask()
-            except StoreError as error:
-                failure = error  # error responses have a Date header also
+            corrected = wall + self._correction
+            return corrected if self._is_known(steady, wall) else max(corrected, steady + self._ahead[0])
 
 
 @lru_cache(maxsize=8)
