@@ -71,7 +71,7 @@ MOST_MODULES: Final = {
     "archive": 20,
     "create_tasks": 78,
     "http_api": 80,
-    "process_tasks": 99,
+    "process_tasks": 101,
     "sweep": 82,
     "trigger": 31,
 }
