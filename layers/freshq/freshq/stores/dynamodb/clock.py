@@ -7,6 +7,7 @@ import threading
 import time
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -64,13 +65,13 @@ class ServerTime:
         self._lock = new_lock()
         self._sent = threading.local()
         # How far the server's clock is ahead of the steady one, at least and at most; when that was measured;
-        # how far the wall clock was ahead of the steady one then.
+        # how far the wall clock was ahead of the steady one then, which changes only if one jumps.
         self._ahead: tuple[float, float] | None = None
         self._as_of = 0.0
-        self._wall_ahead = 0.0
+        self._wall_ahead = inf
         # What to add to the machine's time; 0 unless it is wrong.
         self._correction = 0.0
-        self._check_at = float("-inf")
+        self._check_at = -inf
 
     def sending(self, **_event: Any) -> None:
         """Note when a request is sent."""
@@ -133,15 +134,11 @@ class ServerTime:
         """
         with self._lock:
             steady, wall = self._steady(), self._wall()
-            if self._is_known(steady, wall):
+            if abs(wall - steady - self._wall_ahead) <= JUMP_SECONDS:
                 return wall + self._correction
         if steady >= self._check_at:
             self._learn(ask)
         return self._likely()
-
-    def _is_known(self, steady: float, wall: float) -> bool:
-        """Return whether an answer showed the server's time, and no clock has jumped since."""
-        return self._ahead is not None and abs(wall - steady - self._wall_ahead) <= JUMP_SECONDS
 
     def _learn(self, ask: Callable[[], object]) -> None:
         """Ask for the server's time; if the answer does not show it, do so again later.
@@ -155,8 +152,8 @@ class ServerTime:
         except StoreError as error:
             failure = error  # error responses have a Date header also
         with self._lock:
-            steady = self._steady()
-            if self._is_known(steady, self._wall()):
+            steady, wall = self._steady(), self._wall()
+            if abs(wall - steady - self._wall_ahead) <= JUMP_SECONDS:
                 return
             if failure is not None and self._ahead is None:
                 raise failure
@@ -167,8 +164,9 @@ class ServerTime:
             steady, wall = self._steady(), self._wall()
             if self._ahead is None:
                 return wall
+            has_jumped = abs(wall - steady - self._wall_ahead) > JUMP_SECONDS
             corrected = wall + self._correction
-            return corrected if self._is_known(steady, wall) else max(corrected, steady + self._ahead[0])
+            return max(corrected, steady + self._ahead[0]) if has_jumped else corrected
 
 
 @lru_cache(maxsize=8)
