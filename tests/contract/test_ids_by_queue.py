@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from freshq import PutOutcome, Queue, Settlement, TaskStatus
 from freshq.errors import IllegalTransition, NotFound
 from freshq.feeds import Relay
 from freshq.feeds.relay import TaskCopy
+from freshq.model.checks import checked_id, queue_name
 from freshq.queue.core import core_of
+from freshq.queue.queue import sibling
 from tests.conftest import StoreUnderTest
 from tests.support.attached import Shipments
 from tests.support.readings import counts, ids, known
@@ -49,6 +52,23 @@ def test_the_same_ids_are_other_tasks_in_another_queue(queue_named: Open) -> Non
             assert known(queue, task_id).task_id == task_id
         assert counts(queue.stats()) == {"pending": len(ODD_IDS)}
         assert sorted(task.task_id for task in queue.list(limit=100)) == sorted(ODD_IDS)
+
+
+class Named(str, Enum):  # noqa: UP042 - the text of a StrEnum is its value
+    MAIL = "mail"
+
+
+@pytest.mark.usefixtures("account_client")
+def test_queues_and_ids_may_be_members_of_an_enum() -> None:
+    """In an f-string, a member becomes its own name."""
+    ours = Queue.dynamodb("Tasks", name=Named.MAIL)
+    ours.create_table()
+    for queue in (ours, sibling(ours, name=Named.MAIL)):
+        queue.put("work", task_id=Named.MAIL)
+    (claim,) = Queue.dynamodb("Tasks", name="mail").claim(2)
+    assert (claim.task.queue, claim.task.task_id) == ("mail", "mail")
+    assert known(ours, Named.MAIL).status is TaskStatus.TAKEN
+    assert {type(checked_id(Named.MAIL)), type(queue_name({"name": Named.MAIL}))} == {str}
 
 
 def test_every_verb_changes_the_task_of_its_own_queue(store: StoreUnderTest, queue_named: Open) -> None:

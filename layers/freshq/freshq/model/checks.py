@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from freshq.errors import quoted
-from freshq.model.fields import MAX_ID_BYTES
+from freshq.model.fields import DEFAULT_NAME, MAX_ID_BYTES
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, TaskStatus, storable_text
 
 # A password may contain every character, also unencoded ones: it ends at the last "@".
@@ -62,6 +62,17 @@ def checked_status(value: TaskStatus | str | None) -> TaskStatus | None:
         raise ValueError(msg) from None
 
 
+def plain_text(value: str) -> str:
+    """Return a string without its subclass: in an f-string, a member of an Enum would become its name."""
+    return value if type(value) is str else str.__str__(value)
+
+
+def queue_name(options: Mapping[str, Any]) -> Any:
+    """Return the name among the options of a queue, which are not checked yet."""
+    name = options.get("name", DEFAULT_NAME)
+    return plain_text(name) if isinstance(name, str) else name
+
+
 def checked_id(value: str, name: str = "task_id") -> str:
     """Return a task id, given as the argument `name`."""
     try:
@@ -73,7 +84,7 @@ def checked_id(value: str, name: str = "task_id") -> str:
         given = repr(value)
         msg = f"{name}: must be a non-empty string of at most {MAX_ID_BYTES} bytes, got {given:.60}"
         raise ValueError(msg)
-    return value
+    return plain_text(value)
 
 
 def checked_ids(values: Iterable[str]) -> list[str]:

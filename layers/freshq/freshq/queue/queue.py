@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, overload
 
 from freshq.errors import needs
-from freshq.model.fields import DEFAULT_NAME
+from freshq.model.checks import queue_name
 from freshq.queue.attached import AttachedQueue, open_dynamodb
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import core_of
@@ -111,7 +111,7 @@ class Queue(BaseQueue):
         with needs("aws"):
             from freshq.stores.dynamodb.store import DynamoDBStore
 
-        store = DynamoDBStore(table, client, shards=shards, queue=options.get("name", DEFAULT_NAME))
+        store = DynamoDBStore(table, client, shards=shards, queue=queue_name(options))
         return cls(store, **options)
 
     @classmethod
@@ -162,4 +162,4 @@ def sibling(queue: Queue, **options: Unpack[QueueOptions]) -> Queue:
     Raises:
         ValueError: If an argument is wrong.
     """
-    return type(queue)(core_of(queue).store.of_queue(options.get("name", DEFAULT_NAME)), **options)
+    return type(queue)(core_of(queue).store.of_queue(queue_name(options)), **options)

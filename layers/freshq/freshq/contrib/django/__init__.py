@@ -26,6 +26,7 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from freshq.errors import needs, quoted
+from freshq.model.checks import queue_name
 from freshq.model.fields import DEFAULT_NAME
 from freshq.model.options import QueueConfig
 from freshq.queue.queue import Queue, sibling
@@ -129,7 +130,7 @@ class Project:
     @property
     def name(self) -> str:
         """The name of the project's queue."""
-        return str(self.options.get("name", DEFAULT_NAME))
+        return str(queue_name(self.options))
 
     def queue_names(self, *, own: bool = True) -> list[str]:
         """Return the names of the queues of Django tasks; with `own`, the project's queue comes first."""

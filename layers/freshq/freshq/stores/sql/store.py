@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
-from freshq.model.fields import DEFAULT_NAME
+from freshq.model.checks import queue_name
 from freshq.stores.base import Finding, Health
 from freshq.stores.sql.agenda import SqlAgenda
 from freshq.stores.sql.database import Database
@@ -225,7 +225,7 @@ def open_store(
     store = SqlStore(
         url,
         table,
-        queue=others.get("name", DEFAULT_NAME),
+        queue=queue_name(others),
         limits=connection_limits_for(others.get("lease_seconds"), **given),
         history_seconds=history_seconds_for(history, history_seconds),
     )
