@@ -78,7 +78,7 @@ class Site:
         return done.stdout + (done.stderr if status else "")
 
     def does(self, program: str) -> Any:
-        """Return the findings of a program, which runs in the same process as the others."""
+        """Run a program, in the process of the programs before it; return its findings."""
         if self._programs is None:
             with (self.folder / "stderr").open("w") as errors:
                 self._programs = subprocess.Popen(

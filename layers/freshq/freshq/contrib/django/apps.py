@@ -52,7 +52,7 @@ def _without_sessions(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_own_tables(work: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """Return the method that names the tables which `flush` empties, with those of the queue."""
+    """Return the method such that `flush` empties the tables of the queue, too."""
 
     @wraps(work)
     def names(introspection: Any, *args: Any, **kwargs: Any) -> list[str]:

@@ -296,7 +296,7 @@ def _as_json(value: Any) -> Any:
 
     Raises:
         TypeError: If it is no JSON value.
-        ValueError: If it is one that cannot be written.
+        ValueError: If JSON cannot express it, such as bytes that are not UTF-8.
     """
     return json.loads(json.dumps(normalize_json(value)))
 

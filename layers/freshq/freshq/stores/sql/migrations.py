@@ -408,8 +408,8 @@ class PutFunction:
             "function": place + quoted(self.name),
             "tasks": place + quoted(table),
             "records": place + quoted(schema.records.name),
-            # MariaDB looks for the table of a variable's type in the caller's database, and for the others in
-            # the function's, also in a copy.
+            # MariaDB takes the caller's database for the table in `ROW TYPE OF` unless it is named, and the
+            # function's database for every other table.
             "row_type": f"{quoted(database)}.{quoted(table)}" if database else quoted(table),
             "columns": ", ".join(NEW_COLUMNS),
             "values": ", ".join(f"task.{name}" for name in NEW_COLUMNS),

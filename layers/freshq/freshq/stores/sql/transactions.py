@@ -423,7 +423,7 @@ def _raw(given: Any) -> tuple[Any, _Driver] | None:
         wrapper: Any = given
         if wrapper.get_autocommit():
             raise ValueError("connection: Django's is in no transaction; put inside transaction.atomic()")
-        # As Django's own queries: one that will be rolled back would lose the task without an error.
+        # Django checks this before its own queries. A rollback later would lose the task without an error.
         wrapper.validate_no_broken_transaction()
         raw = wrapper.connection
     found = (each for each in _DRIVERS if isinstance(raw, _loaded(each.module, each.connection)))
