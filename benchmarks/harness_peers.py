@@ -89,7 +89,7 @@ class Noted(Job):
 
     def ended(self, args: Args, began: float) -> None:
         """Print the line."""
-        say(f"{args['number']} {args['put_at']:.4f} {began:.4f} {time.monotonic():.4f}")
+        say(f"{args['number']} {args['put_at']} {began} {time.monotonic()}")
 
 
 class Adapter(ABC):
@@ -409,7 +409,7 @@ async def run(verb: str, adapter: Adapter, number: int, others: Sequence[float])
             await adapter.install()
             say(version(adapter.package))
         elif verb == "fill":
-            say(f"{await fill(adapter, number):.4f}")
+            say(f"{await fill(adapter, number)}")
         elif verb == "offer":
             await offer(adapter, number, *others)
         elif verb == "left":

@@ -123,7 +123,7 @@ class Sleep(Job):
 
     def ended(self, args: Args, began: float) -> None:
         """Print the number, the start and the end."""
-        say(f"{args['number']} {began:.4f} {time.monotonic():.4f}")
+        say(f"{args['number']} {began} {time.monotonic()}")
 
 
 class Span(NamedTuple):
