@@ -142,6 +142,8 @@ class TestPutAndGet:
         ("said", "arguments"),
         [
             ("payload: must be JSON", ["put", "{"]),
+            ("payload: must be JSON ('a' is given 2 times", ["put", '{"a": 1, "a": 2}']),
+            ("payload: must be JSON (nested too deeply)", ["put", "[" * 100_000]),
             ("payload: missing", ["put"]),
             ("at: must be a time such as 2026-12-01T08:00Z, got noon", ["put", "1", "--at", "noon"]),
             (
@@ -239,8 +241,9 @@ class TestPutAndGet:
     def test_an_id_that_no_queue_has_is_refused_in_words(self) -> None:
         fails(2, "task_id: has bytes that are not UTF-8", "get", "\udcff")
 
-    def test_nothing_is_put_if_a_line_is_wrong(self, queue: Queue) -> None:
-        done = CliRunner().invoke(app, ["put", "--lines", "-"], input="1\nx\n")
+    @pytest.mark.parametrize("line", ["x", '{"a": 1, "a": 2}', "[" * 100_000])
+    def test_nothing_is_put_if_a_line_is_wrong(self, queue: Queue, line: str) -> None:
+        done = CliRunner().invoke(app, ["put", "--lines", "-"], input=f"1\n{line}\n")
         assert (done.exit_code, queue.stats().pending) == (2, 0)
         assert "line 2 is not JSON" in done.stderr
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from freshq.model.validation import MAX_JSON_DEPTH, _place_of_problem, json_copy, json_text
+from freshq.model.validation import MAX_JSON_DEPTH, _place_of_problem, json_copy, json_text, parsed_json
 
 
 @dataclass
@@ -145,3 +145,22 @@ def test_depth_counts_what_is_inside_dataclasses_too() -> None:
 def test_numbers_that_json_lacks_are_named_with_a_remedy(value: object, where: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"(NaN and infinity are none{where}); use None")):
         json_text(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"a": 1, "b": 2, "a": 3}', "'a' is given 2 times in one object"),
+        ('[{"b": {"a": 1, "a": 1}}]', "'a' is given 2 times in one object"),
+        ("[" * 100_000, "nested too deeply"),
+        ("{", "Expecting property name"),
+        ("1" * 5000, "Exceeds the limit"),
+    ],
+)
+def test_json_that_a_reader_would_change_or_not_understand_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        parsed_json(text)
+
+
+def test_other_json_is_parsed() -> None:
+    assert parsed_json('[{"a": {"a": 1}}, {"a": null}]') == [{"a": {"a": 1}}, {"a": None}]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
 from contextlib import closing, contextmanager, redirect_stdout, suppress
@@ -21,6 +20,7 @@ from freshq.cli.output import Output
 from freshq.cli.session import Session, is_interactive, note
 from freshq.cli.standard_output import CheckedOutput, OutputLost, checked_output
 from freshq.errors import FreshqError, TableMissing, Unreachable, quoted
+from freshq.model.validation import parsed_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -94,7 +94,7 @@ def parsed(argument: str, text: str) -> Any:
         ValueError: If it is not JSON; names the argument.
     """
     try:
-        return json.loads(text)
+        return parsed_json(text)
     except ValueError as error:
         msg = f"{argument}: must be JSON ({error}), got {quoted(text)}; quote a string, or use --text"
         raise ValueError(msg) from error

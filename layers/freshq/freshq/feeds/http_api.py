@@ -34,7 +34,7 @@ from freshq.model.checks import checked_id
 from freshq.model.fields import MAX_ID_BYTES
 from freshq.model.new_task import NewTask
 from freshq.model.task import INTERNAL, MAX_SECONDS, Task
-from freshq.model.validation import first_problem
+from freshq.model.validation import first_problem, parsed_json
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import core_of
 from freshq.queue.polling import EndsPoll, Interval, Poll
@@ -486,10 +486,9 @@ def _json_object(request: ApiRequest) -> dict[str, Any]:
         message = f"body: at most {MAX_BODY_BYTES} bytes are allowed; put fewer tasks at a time"
         raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
     try:
-        body = json.loads(request.body.decode())
-    except (ValueError, RecursionError) as error:
-        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise Refusal(HTTPStatus.BAD_REQUEST, f"body: must be JSON ({why})") from None
+        body = parsed_json(request.body.decode())
+    except ValueError as error:
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"body: must be JSON ({error})") from None
     return _object("body", body)
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_valid
 
 from freshq.errors import quoted
 from freshq.model.task import MAX_SECONDS
+from freshq.model.validation import parsed_json
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.groups import GroupRules
 from freshq.policy.order import Order
@@ -223,8 +224,8 @@ def _group_rules(written: str | dict[str, Any]) -> GroupRules:
     """
     if isinstance(written, str):
         try:
-            written = {} if written.lower() == NONE else json.loads(written)
-        except (json.JSONDecodeError, RecursionError) as error:
+            written = {} if written.lower() == NONE else parsed_json(written)
+        except ValueError as error:
             msg = f"must be JSON or none, got {quoted(written)}: {error}"
             raise ValueError(msg) from None
     return GroupRules.of_values(written)

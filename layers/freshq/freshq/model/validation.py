@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -12,10 +13,10 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from freshq.errors import MAX_QUOTED_CHARS, plain
+from freshq.errors import MAX_QUOTED_CHARS, plain, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pydantic import ValidationError
 
@@ -84,6 +85,29 @@ def json_copy(text: str, value: Any) -> Any:
         msg = f"a key{at} is of type {type_name}, and JSON would make it a string; use strings as keys"
         raise ValueError(msg)
     return copy
+
+
+def parsed_json(text: str) -> Any:
+    """Parse JSON that a caller wrote.
+
+    Raises:
+        ValueError: If it is not JSON, is nested too deeply, or names a value of an object twice: one of the
+            two would be lost.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_each_once)
+    except RecursionError:
+        msg = "nested too deeply"
+        raise ValueError(msg) from None
+
+
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name, count = Counter([name for name, _value in pairs]).most_common(1)[0]
+        msg = f"{quoted(name)} is given {count} times in one object"
+        raise ValueError(msg)
+    return found
 
 
 def _as_json(value: Any) -> Any:

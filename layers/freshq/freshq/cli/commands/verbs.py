@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
@@ -15,6 +14,7 @@ from freshq.cli.output import counted
 from freshq.cli.session import Session
 from freshq.errors import LeaseLost, RefusedError, StoreError, printable
 from freshq.model.answers import PutOutcome
+from freshq.model.validation import parsed_json
 from freshq.policy.value import Decay
 from freshq.queue.attached import AttachedQueue
 
@@ -271,7 +271,7 @@ def _values(source: str, *, as_text: bool) -> Iterator[tuple[int, Any]]:
         if not line.strip():
             continue
         try:
-            yield number, line if as_text else json.loads(line)
+            yield number, line if as_text else parsed_json(line)
         except ValueError as error:
             msg = f"lines: line {number} is not JSON ({error}); nothing was put"
             raise ValueError(msg) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 import shlex
 import threading
@@ -44,6 +43,7 @@ from freshq.cli.session import note
 from freshq.errors import FreshqError, NotFound, RefusedError
 from freshq.model.fields import DEFAULT_NAME
 from freshq.model.task import TaskStatus
+from freshq.model.validation import parsed_json
 from freshq.queue.core import core_of
 from freshq.queue.queue import Queue, sibling
 from freshq.simulate.sweep import Colour
@@ -424,17 +424,14 @@ async def _body(request: Request) -> Any:
 
     Raises:
         HTTPException: If it is too long.
-        ValueError: If it is not JSON, or nested too deep.
+        ValueError: If it is not JSON.
     """
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_BODY_BYTES:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"body: at most {MAX_BODY_BYTES} bytes")
-    try:
-        return json.loads(body)
-    except RecursionError:
-        raise ValueError("body: is nested too deep") from None
+    return parsed_json(body.decode())
 
 
 @dataclass(frozen=True, slots=True)

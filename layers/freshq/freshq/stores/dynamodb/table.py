@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -16,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable, quoted
-from freshq.model.validation import first_problem, problem_of
+from freshq.model.validation import first_problem, parsed_json, problem_of
 from freshq.stores.base import Finding, Health
 from freshq.stores.dynamodb import examining
 from freshq.stores.dynamodb.batches import ACCESS_DENIED
@@ -264,7 +263,7 @@ def read_description(path: Path) -> Description:
         ValueError: If the file cannot be read or is wrong; names the file and the path in it.
     """
     try:
-        parsed = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
+        parsed = parsed_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         msg = f"{path}: {error}"
         raise ValueError(msg) from error
@@ -326,15 +325,6 @@ def _local_contradictions(table: Table) -> Iterator[str]:
             yield f"indexes.{place}: with GSI false, it and its table need a sort_key"
         if index.hash_key.attribute_name != table.partition_key.attribute_name:
             yield f"indexes.{place}.hash_key: with GSI false, it must be the hash key of the table"
-
-
-def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    counts = Counter(name for name, _value in pairs)
-    for name, count in counts.items():
-        if count > 1:
-            msg = f"{quoted(name)} is given {count} times in one object"
-            raise ValueError(msg)
-    return dict(pairs)
 
 
 def _model_at(error: ValidationError) -> type[BaseModel]:
