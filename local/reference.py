@@ -37,7 +37,7 @@ from typer.testing import CliRunner
 
 from freshq import FreshqError, MatchQueue, Queue, Worker, errors
 from freshq.cli.commands import relay
-from freshq.cli.listing import ALIASES
+from freshq.cli.main import ALIASES
 from freshq.cli.main import app as cli
 from freshq.cli.stacks import Stack
 from freshq.feeds import Relay, Scheduler

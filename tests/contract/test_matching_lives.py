@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import MatchQueue
-from freshq.aws.match_landing import match_events
+from freshq.aws.landing import match_events
 from freshq.errors import IllegalTransition, TableMissing
 from freshq.matching.history import caller_events, numbered, queues_of, resource_events
 from freshq.matching.resource import ResourceStatus

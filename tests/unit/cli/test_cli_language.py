@@ -10,8 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli.listing import ALIASES, COMMANDS, Listed
-from freshq.cli.main import app
+from freshq.cli.main import ALIASES, COMMANDS, Listed, app
 from freshq.model.pass_options import PassOptions
 from freshq.model.storable_options import StoredOptions
 

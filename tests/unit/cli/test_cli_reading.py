@@ -11,7 +11,7 @@ import typer
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
-from freshq.cli.listing import COMMANDS
+from freshq.cli.main import COMMANDS
 from freshq.cli.output import Output, fields, json_text, task_facts
 from tests.unit.cli.test_cli_verbs import answer, fails, freshq
 

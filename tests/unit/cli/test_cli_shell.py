@@ -15,10 +15,10 @@ from typer.testing import CliRunner, Result
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
-from freshq.cli.listing import ALIASES as WORDS
+from freshq.cli.main import ALIASES as WORDS
 from freshq.cli.main import app
 from freshq.cli.output import Output
-from freshq.cli.prompt import Prompt, ShellCompleter, prompt_text
+from freshq.cli.prompt import ShellCompleter, prompt_text, prompted
 from freshq.cli.session import Session
 from freshq.cli.shell import ALIASES, Shell, split
 from freshq.stores.dynamodb import calls
@@ -245,7 +245,7 @@ class TestTyped:
         with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
             # A line, a line dropped by Ctrl-C, a line completed by Tab, the end by Ctrl-D.
             keys.send_text("put 1 --task-id a\nnever\x03stat\tus\n\x04")
-            typed = list(Prompt(shell.session, shell.names, shell.options))
+            typed = list(prompted(shell.session, shell.names, shell.options))
         assert typed[0] == "put 1 --task-id a"
         assert "never" not in typed
         history = (tmp_path / "freshq" / "history").read_text("utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from freshq import Queue
-from freshq.cli.listing import COMMANDS, VERBS, Listed
+from freshq.cli.main import COMMANDS, VERBS, Listed
 from tests.support.programs import python
 
 PROGRAM = """
@@ -47,7 +47,7 @@ def loaded(*arguments: str) -> set[str]:
 def test_help_loads_no_command() -> None:
     modules = loaded("--help")
     assert sorted(modules & (CLOUD | {"sqlalchemy", "freshq.queue", "freshq.stores", "prompt_toolkit"})) == []
-    assert "freshq.cli.listing" in modules
+    assert "freshq.cli.main" in modules
     assert [name for name in modules if name.startswith("freshq.cli.commands.")] == []
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from freshq.aws.environment import LONGEST_DELIVERY_SECONDS, EnvironmentSettings
 from freshq.aws.invocation import part_of, table_of, text_of
-from freshq.aws.landing import landed_events
+from freshq.aws.landing import landed_events, match_events
 from freshq.errors import StoreError
 from freshq.policy.retry import Backoff, CallRetry
 
@@ -142,8 +142,6 @@ class Archive:
         table = table_of(record)
         keys = part_of(part_of(record, "dynamodb"), "Keys")
         if table != self._table and keys.keys() == MATCH_KEYS:
-            from freshq.aws.match_landing import match_events
-
             return match_events(record, table)
         return landed_events(record, self._key)
 

@@ -15,10 +15,17 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
-from freshq.cli.errors import ExitStatus, code_of, exit_status, print_error
+from freshq.cli.errors import (
+    CheckedOutput,
+    ExitStatus,
+    OutputLost,
+    checked_output,
+    code_of,
+    exit_status,
+    print_error,
+)
 from freshq.cli.output import Output
 from freshq.cli.session import Session, is_interactive, note
-from freshq.cli.standard_output import CheckedOutput, OutputLost, checked_output
 from freshq.errors import FreshqError, TableMissing, Unreachable, quoted
 from freshq.model.validation import parsed_json
 

@@ -23,36 +23,26 @@ if TYPE_CHECKING:
     from freshq.cli.session import Session
 
 
-class Prompt:
-    """The lines that a person types, until Ctrl-D."""
+def prompted(
+    session: Session, names: Sequence[str], options: Callable[[str], Sequence[str]]
+) -> Iterator[str]:
+    """Yield the lines that a person types, until Ctrl-D; Ctrl-C discards the current one.
 
-    def __init__(
-        self, session: Session, names: Sequence[str], options: Callable[[str], Sequence[str]]
-    ) -> None:
-        """Read no line yet.
-
-        Args:
-            session: The queue and the current task of the shell.
-            names: The names of its commands.
-            options: Returns the options of a command.
-        """
-        self._session = session
-        self._prompt: PromptSession[str] = PromptSession(
-            history=_history(),
-            completer=ShellCompleter(session, names, options),
-            complete_while_typing=False,
-        )
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield each line; Ctrl-C discards the current one."""
-        while True:
-            try:
-                line = self._prompt.prompt(prompt_text(self._session))
-            except KeyboardInterrupt:
-                continue
-            except EOFError:
-                return
-            yield line
+    Args:
+        session: The queue and the current task of the shell.
+        names: The names of its commands.
+        options: Returns the options of a command.
+    """
+    completer = ShellCompleter(session, names, options)
+    prompt = PromptSession[str](history=_history(), completer=completer, complete_while_typing=False)
+    while True:
+        try:
+            line = prompt.prompt(prompt_text(session))
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        yield line
 
 
 def prompt_text(session: Session) -> str:

@@ -20,8 +20,8 @@ from freshq.cli.command import (
 )
 from freshq.cli.commands.verbs import print_receipt
 from freshq.cli.errors import ExitStatus, exit_status, print_error
-from freshq.cli.listing import ALIASES as WORDS
-from freshq.cli.listing import VERBS, lazy_commands
+from freshq.cli.main import ALIASES as WORDS
+from freshq.cli.main import VERBS, lazy_commands
 from freshq.cli.output import compact_json, details, state
 from freshq.errors import FreshqError, RefusedError, needs, printable
 from freshq.model.task import TaskStatus
@@ -477,9 +477,9 @@ def shell(context: QueueContext) -> None:
     running = Shell(session)
     if session.can_ask:
         with needs("cli"):
-            from freshq.cli.prompt import Prompt
+            from freshq.cli.prompt import prompted
 
         typer.echo(f"queue {session.queue.name}; help lists the commands, quit leaves")
-        running.run_all(Prompt(session, running.names, running.options))
+        running.run_all(prompted(session, running.names, running.options))
     elif status := running.run_all(sys.stdin):
         raise typer.Exit(status)

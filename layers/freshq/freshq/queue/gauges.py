@@ -1,10 +1,13 @@
-"""The state of a queue as metrics, and which of its workers have slowed down."""
+"""Names of metrics, the state of a queue as metrics, and which of its workers have slowed down."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.errors import IllegalTransition, Overloaded, RefusedError
+from freshq.model.answers import PutOutcome, Receipt
+from freshq.model.task import LIVE
 from freshq.queue.shared.measures import change_record
 
 if TYPE_CHECKING:
@@ -34,6 +37,15 @@ GAUGES: Final = {
     "WorkersSlowed": "Workers that run one task at a time, because their last runs have all failed.",
     "QueuePaused": "1 while claims are suspended.",
 }
+METRIC_OF_PUT: Final = {
+    PutOutcome.CREATED: "TasksCreated",
+    PutOutcome.DUPLICATE: "TasksDuplicate",
+    PutOutcome.UPDATED: "TasksUpdated",
+}
+# Metrics of puts that wrote nothing.
+METRICS_OF_NO_PUT: Final = ("TasksRefused", "TasksTurnedAway", "TasksNotWritten")
+# Most waits and runs take well below a second; the default bounds are meant for milliseconds.
+BOUNDS_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 # Shared by the processes of a queue: when each slowed worker probes next.
 BREAKERS: Final = "freshq#breakers"
 # A worker writes at each probe; after this time without one, it has ended.
@@ -43,6 +55,21 @@ KEPT_SECONDS: Final = 60.0
 def snake_case(name: str) -> str:
     """Return the name of a metric in lower case: TasksPending is tasks_pending."""
     return re.sub(r"(?<!^)[A-Z]", lambda letter: f"_{letter[0]}", name).lower()
+
+
+def metric_of(answer: object) -> str:
+    """Return the metric that counts the outcome of a put of one task.
+
+    Args:
+        answer: A receipt or an error.
+    """
+    if isinstance(answer, Receipt):
+        return METRIC_OF_PUT[answer.outcome]
+    if isinstance(answer, IllegalTransition) and answer.status in LIVE:
+        return METRIC_OF_PUT[PutOutcome.DUPLICATE]
+    if isinstance(answer, Overloaded):
+        return "TasksTurnedAway"
+    return "TasksRefused" if isinstance(answer, RefusedError) else "TasksNotWritten"
 
 
 def gauges(stats: Stats, pressure: Pressure, *, paused: bool, slowed: int = 0) -> dict[str, float]:

@@ -22,8 +22,16 @@ from freshq.model.task import changed, joined, keep_origin
 from freshq.model.telemetry import RunScope, Telemetry
 from freshq.queue.base import blocking_queue
 from freshq.queue.core import core_of
-from freshq.queue.gauges import GAUGES, gauges, snake_case, workers_slowed
-from freshq.telemetry.names import BOUNDS_SECONDS, METRIC_OF_PUT, METRICS_OF_NO_PUT, metric_of
+from freshq.queue.gauges import (
+    BOUNDS_SECONDS,
+    GAUGES,
+    METRIC_OF_PUT,
+    METRICS_OF_NO_PUT,
+    gauges,
+    metric_of,
+    snake_case,
+    workers_slowed,
+)
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
 from freshq.worker.runner import CancelledRun
 

@@ -14,8 +14,7 @@ from freshq.errors import PutIncomplete, needs
 from freshq.model.answers import PutOutcome
 from freshq.model.forks import new_lock
 from freshq.model.telemetry import Telemetry
-from freshq.queue.gauges import snake_case
-from freshq.telemetry.names import BOUNDS_SECONDS, METRIC_OF_PUT, METRICS_OF_NO_PUT, metric_of
+from freshq.queue.gauges import BOUNDS_SECONDS, METRIC_OF_PUT, METRICS_OF_NO_PUT, metric_of, snake_case
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
 
 with needs("metrics"):
