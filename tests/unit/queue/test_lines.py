@@ -189,7 +189,6 @@ def test_few_lines_are_all_known_wherever_the_window_begins(book: LineBook) -> N
     lines_left.seen(book)
     del lines_left.keys[:2]
     assert lines_left.seen(book) == [["0d", "0c"]]
-    assert not book.left_out
     lines_left.seen(book)
     gaps_left = (("0", "0c"), ("0c\x01", "0d"), ("0d\x01", END))
     assert book.choose(2) == (Level(0, {"c": ["0c"], "d": ["0d"]}, gaps_left), {"c": 1, "d": 1})

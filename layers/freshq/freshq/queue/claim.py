@@ -334,6 +334,8 @@ def candidates(
     if plan is not None:
         reader.more_lines = PLANNED_LINES
     for level in levels:
+        if room is None:  # a claim within limits searches every line
+            request.search_incomplete |= not level.is_whole
         of_line = partial(_of_line, reader, request, moment, max(1, request.limit // len(level.keys)))
         lines = {
             group: chain.from_iterable(map(of_line, keys))
@@ -456,13 +458,12 @@ class Search:
             if not is_short or not self._store.clear_stale(request.queue, request.clock()):
                 break
             request.search_incomplete = True
-        if not request.groups.has_limits:  # a claim within limits searches every line
-            request.search_incomplete |= self._book.left_out
         request.search_incomplete &= self._missing > 0
 
     def _take_found(self) -> bool:
         """Look for lines and ask them, the highest level first; return whether there are lines."""
         for level in self._book.look(self._store.line_reader(self.request.queue)):
+            self.request.search_incomplete |= not level.is_whole
             self._take_from(level)
             if not self._missing:
                 break

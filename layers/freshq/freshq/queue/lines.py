@@ -113,9 +113,6 @@ class LineBook:
     Up to `WINDOW_LINES` lines are all known; a claim asks those of the highest level, unless a line has
     appeared in a gap between them or above. If there are more, each level shows a window, which moves on once
     each of its lines could have had a turn: until then claims only see new levels.
-
-    Attributes:
-        left_out: Whether the last look left out lines of a level.
     """
 
     def __init__(self, schedulers: LevelSchedulers) -> None:
@@ -132,7 +129,6 @@ class LineBook:
         self._turns_left = inf
         # Whether the lines of all levels were too many for a window.
         self._is_partial = False
-        self.left_out = False
         # The last line of the last window of each level.
         self._cursors: dict[int, str] = {}
         # False while each look finds other lines: then a claim that asks known lines would ask in vain.
@@ -222,7 +218,6 @@ class LineBook:
     def levels(self, reader: LineReader[Any]) -> Iterable[Level]:
         """Return lines as `look` does, for a claim that looks for lines anyway."""
         size = WINDOW_LINES + reader.more_lines
-        self.left_out = False
         if not self._is_partial:
             keys = reader.lines("", END, size + 1)
             if len(keys) <= size:
@@ -243,7 +238,6 @@ class LineBook:
             keys = self._window(reader, number, below or "", until, size)
             seen += len(keys)
             is_whole = len(keys) < size
-            self.left_out |= not is_whole
             if keys:
                 yield Level(number, by_group(keys), is_whole=is_whole)
             until, last = str(number), below
@@ -347,7 +341,7 @@ class OpenLines:
         """
         if not self._book.is_partial:
             levels = list(self._book.look(claim.reader))
-            if not self._book.left_out:
+            if all(level.is_whole for level in levels):
                 for level in levels:
                     claim.count([*level.keys])
                     yield level
