@@ -39,7 +39,6 @@ from freshq import Queue
 from freshq.cli.commands.demo import CAPACITY_PER_SECOND, FATES, Plan, contestants, offer, wait_text
 from freshq.simulate.sweep import Colour
 from freshq.stores.sql.agenda import UpkeepStatements
-from freshq.stores.sql.counts import CountStatements, ExactStatements, WaitingStatements
 from freshq.stores.sql.history import HistoryStatements
 from freshq.stores.sql.migrations import CHANGES, Triggers
 from freshq.stores.sql.records import RecordStatements
@@ -433,7 +432,7 @@ DIALECTS: Final[Mapping[str, sa.Dialect]] = {
 }
 SQL_HEAD: Final = """\
 -- `make sql-statements` writes this file: the tables, and the statements that are built in Python. What
--- claims and freshq_put run is text already, in the .sql files of layers/freshq/freshq/stores/sql.
+-- claims, counts and freshq_put run is text already, in the .sql files of layers/freshq/freshq/stores/sql.
 """
 WIDTH: Final = 118
 # SQLAlchemy begins a line with most clauses; with these it does not.
@@ -444,9 +443,6 @@ SECTIONS: Final[Mapping[str, type[Statements]]] = {
     "put": PutStatements,
     "read": ReadStatements,
     "settle": SettleStatements,
-    "what waits": WaitingStatements,
-    "counts by status": CountStatements,
-    "exact counts": ExactStatements,
     "upkeep": UpkeepStatements,
     "records": RecordStatements,
     "history": HistoryStatements,

@@ -16,7 +16,8 @@ from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 
-from freshq.model.fields import MAX_ID_BYTES
+from freshq.model.fields import MAX_ID_BYTES, NEVER
+from freshq.policy.value import DEFAULT_VALUE
 from freshq.stores.base import Store
 from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.horizon import Horizon
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
-PENDING: Final[sa.ColumnElement[str]] = sa.literal_column("'PENDING'")
 TAKEN: Final[sa.ColumnElement[str]] = sa.literal_column("'TAKEN'")
 FAILURE: Final[sa.ColumnElement[str]] = sa.literal_column("'FAILURE'")
 # A literal, to save the driver a parameter in every claim.
@@ -128,15 +128,6 @@ class Statements:
         """The id of the task is one of `ids`."""
         return self.tasks.c.task_id.in_(sa.bindparam("ids", expanding=True))
 
-    @cached_property
-    def young_in_line(self) -> Conditions:
-        """The task is in the line `of_line` of a queue, and not past the queue's max age."""
-        return (
-            self.in_queue,
-            self.tasks.c.line == sa.bindparam("of_line"),
-            self.tasks.c.created_us > sa.bindparam("created_after_us"),
-        )
-
     def by_key(self, table: sa.Table, statement: ByKey) -> ByKey:
         """Return a statement that finds rows of a table by their keys.
 
@@ -176,12 +167,6 @@ class Statements:
         for dialect in MYSQL:
             page = page.prefix_with("STRAIGHT_JOIN", dialect=dialect)
         return self.by_key(self.tasks, page)
-
-    def first_of_line(self, *, newest_first: bool) -> sa.Select[Any]:
-        """Creation times, ids and deadlines of the tasks of a line that are within the max age."""
-        created, task_id = self.tasks.c.created_us, self.tasks.c.task_id
-        columns = sa.select(created, task_id, self.tasks.c.deadline_us).where(*self.young_in_line)
-        return columns.order_by(*((created.desc(), task_id.desc()) if newest_first else (created, task_id)))
 
 
 class SqlPart(Store):
@@ -249,7 +234,7 @@ def parts_of(file: str) -> dict[str, str]:
 
 
 class ClaimStatements(Statements):
-    """The statements of claims, whose source is the text in `claim.sql` and `claim.<dialect>.sql`.
+    """The statements of claims and counts, whose source is text: `claim*.sql` and `counts.sql`.
 
     Attributes:
         statement: Returns a statement by its name; and, if there are two, whether the newest task of a line
@@ -269,7 +254,10 @@ class ClaimStatements(Statements):
         quoted = self.dialect.identifier_preparer.format_table
         texts = {"tasks": quoted(self.tasks), "records": quoted(self.schema.records)}
         texts["columns"] = ", ".join(map(self._selected, COLUMNS))
-        return texts | parts_of("claim.sql") | parts_of(f"claim.{dialect}.sql")
+        texts |= {"never_us": str(microseconds(NEVER)), "default_value": str(microseconds(DEFAULT_VALUE))}
+        # No cast is known to every server of MySQL and MariaDB.
+        texts["float_1"] = "CAST(1 AS double precision)" if dialect == "postgresql" else "1e0"
+        return texts | parts_of("claim.sql") | parts_of(f"claim.{dialect}.sql") | parts_of("counts.sql")
 
     def _selected(self, name: str) -> str:
         is_cast = name == "payload" and self.dialect.name == "sqlite"
@@ -286,7 +274,10 @@ class ClaimStatements(Statements):
         return OPEN.sub(filled, self.texts[name])
 
     def _statement(self, name: str, newest_first: bool = False) -> sa.TextClause | sa.TextualSelect:  # noqa: FBT001, FBT002 - a key
-        text = self.text(name, newest_first)
+        return self.of_text(self.text(name, newest_first))
+
+    def of_text(self, text: str) -> sa.TextClause | sa.TextualSelect:
+        """Return the statement that has a text."""
         lists = LIST.findall(text)
         # Values to compare with keys, which MariaDB and MySQL store as bytes.
         key = self.tasks.c.task_id.type if self.is_mysql else None
