@@ -18,12 +18,12 @@ from freshq.cli.dashboard.snapshots import (
     horizon,
     listed_row,
     marks_of,
-    nearest_rank,
     schedule_rows,
 )
 from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
 from freshq.policy.pressure import Pressure
 from freshq.queue.core import core_of
+from freshq.simulate.results import percentile
 from freshq.stores.base import Stats
 from tests.conftest import Clock, StoreUnderTest
 from tests.dashboard.conftest import MAX_AGE_SECONDS
@@ -201,8 +201,8 @@ class TestRates:
         assert samples.add(queue.admin.now(), held()).tasks == 0
 
     def test_percentiles_are_by_nearest_rank(self) -> None:
-        assert nearest_rank([], 0.5) is None
-        assert [nearest_rank([1, 2, 3, 4], share) for share in (0.5, 0.9, 0.99)] == [2, 4, 4]
+        assert percentile([], 0.5) is None
+        assert [percentile([1, 2, 3, 4], share) for share in (0.5, 0.9, 0.99)] == [2, 4, 4]
 
 
 class TestSurvey:

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from freshq import Queue, Receipt, StoreError, TaskStatus
 from freshq.cli.commands import relay
+from freshq.cli.errors import ExitStatus
 from freshq.cli.main import app
-from freshq.cli.process import ControlChannel, ControlMessage, WorkStatus
+from freshq.cli.process import ControlChannel, ControlMessage
 from freshq.errors import PutIncomplete, RefusedError, Throttled
 from freshq.feeds.relay import Relay
 from freshq.policy import BacklogLimit, WhenFull
@@ -272,7 +273,7 @@ class TestCommands:
         ("signals", "status", "said"),
         [
             (1, 0, "3 tasks relayed\n"),
-            (2, WorkStatus.UNFINISHED, "ended immediately; tasks that it held are claimable"),
+            (2, ExitStatus.UNFINISHED, "ended immediately; tasks that it held are claimable"),
         ],
     )
     def test_a_signal_lets_the_batch_end_and_a_second_one_does_not(

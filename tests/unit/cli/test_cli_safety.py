@@ -16,7 +16,7 @@ from freshq.addresses import Address, dynamodb_client
 from freshq.aws.environment import session
 from freshq.cli.main import app
 from freshq.cli.output import compact_json
-from freshq.cli.stacks import cloudformation
+from freshq.cli.stacks import client_of
 from freshq.stores.dynamodb.calls import default_client
 from freshq.stores.sql.url import parsed_url
 from tests.support.refusals import refused
@@ -111,7 +111,7 @@ def test_a_wrong_endpoint_is_one_line(other_endpoint: str) -> None:
     [
         default_client,
         lambda: dynamodb_client("Tasks", None, None),
-        cloudformation,
+        lambda: client_of("cloudformation"),
         lambda: session.__wrapped__().create_client("dynamodb"),
     ],
     ids=["library", "address", "stack", "functions"],

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from freshq import AttachedQueue, Queue
 from freshq.cli.commands.schedule import _fire_until_told, fire_once, load_schedules, show_next
+from freshq.cli.errors import ExitStatus
 from freshq.cli.main import app
 from freshq.cli.output import Output
-from freshq.cli.process import ControlChannel, ControlMessage, EventLines, JsonLines, WorkStatus
+from freshq.cli.process import ControlChannel, ControlMessage, EventLines, JsonLines
 from freshq.cli.session import Session
 from freshq.errors import RefusedError
 from freshq.feeds import Cron, Every, Schedule, Scheduler
@@ -224,7 +225,7 @@ def test_an_attached_table_is_refused() -> None:
 class TestEnd:
     def told(
         self, here: Session, schedules: list[Schedule], control: ControlChannel
-    ) -> tuple[WorkStatus, list[str]]:
+    ) -> tuple[ExitStatus, list[str]]:
         stream = io.StringIO()
         status = _fire_until_told(Scheduler(here.queue, schedules), control, JsonLines(stream, 0))
         return status, [each["event"] for each in events(stream.getvalue())]
@@ -250,7 +251,7 @@ class TestEnd:
         fire_once(here, [poll()])
         clock.advance(60)
         status, told = self.told(here, [poll(payload)], Released())
-        assert (status, told) == (WorkStatus.DRAINED, ["draining", "ended"])
+        assert (status, told) == (ExitStatus.DONE, ["draining", "ended"])
         assert [task.payload for task in here.queue.list()] == ["done"]
 
     def test_a_second_signal_does_not_wait(self, clock: Clock) -> None:
@@ -265,7 +266,7 @@ class TestEnd:
         clock.advance(60)
         status, told = self.told(here, [poll(payload)], control)
         release.set()
-        assert (status, told[-1]) == (WorkStatus.UNFINISHED, "ended")
+        assert (status, told[-1]) == (ExitStatus.UNFINISHED, "ended")
 
 
 def test_on_a_terminal_events_are_lines_for_people() -> None:

@@ -59,7 +59,7 @@ def in_dynamodb(account_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch)
 def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
     """Return a stub of CloudFormation."""
     client = boto3.client("cloudformation")
-    monkeypatch.setattr(stacks_module, "cloudformation", lambda: client)
+    monkeypatch.setattr(stacks_module, "client_of", lambda _service: client)
     with Stubber(client) as stubber:
         yield stubber
         stubber.assert_no_pending_responses()

@@ -23,7 +23,7 @@ from freshq.addresses import open_queue, open_together, with_connections
 from freshq.cli.commands import supervisor
 from freshq.cli.commands import supervisor as process
 from freshq.cli.commands.supervisor import Child, Supervisor, exit_status_of
-from freshq.cli.commands.work import COUNTERS_FOLDER, HealthServer, LoopLimits, is_live, is_ready
+from freshq.cli.commands.work import COUNTERS_FOLDER, LoopLimits, health_server, is_live, is_ready
 from freshq.cli.errors import OneLineLog
 from freshq.cli.http_server import metrics_page
 from freshq.cli.main import app
@@ -476,7 +476,7 @@ class TestHealth:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             with refused("health_port"):
-                HealthServer("127.0.0.1", port, self.limits, list, metrics_page)
+                health_server("127.0.0.1", port, self.limits, list, metrics_page)
 
 
 def test_a_worker_that_waits_for_its_store_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,8 +246,11 @@ class TestDynamoDB:
     @pytest.fixture
     def stacks(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
         stub = boto3.client("cloudformation")
+        other = stacks_module.client_of
         for module in (stacks_module, doctor):
-            monkeypatch.setattr(module, "cloudformation", lambda: stub)
+            monkeypatch.setattr(
+                module, "client_of", lambda name: stub if name == "cloudformation" else other(name)
+            )
         with Stubber(stub) as stubber:
             yield stubber
 

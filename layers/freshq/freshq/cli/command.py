@@ -78,6 +78,7 @@ Cursor = Annotated[str | None, typer.Option(help="Continue after the previous pa
 LeaseSeconds = Annotated[
     float | None, typer.Option(help="Seconds until the lease expires. By default, the queue's lease.")
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port to serve on; 0 for a free one.")]
 # Commands that the audit record of a queue lists, and those of them that only show something without
 # arguments.
@@ -392,13 +393,13 @@ def _outcome_of(ended: BaseException) -> str:
 def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
     with quick_imports():
         from freshq.addresses import names_object, open_queue
-        from freshq.cli.stacks import stack_queue
+        from freshq.cli.stacks import Stack
     if (own := _queue_of_worker(context)) is not None:
         return own
     if options.stack is not None:
         if is_given(context, "queue"):
             raise ValueError("stack: give either --queue or --stack")
-        return stack_queue(options.stack, options.name)
+        return Stack.describe(options.stack).queue(options.name)
     if not options.queue:
         raise ValueError(
             "queue: missing; give --queue URL or --stack NAME, or set FRESHQ_QUEUE or DATABASE_URL"

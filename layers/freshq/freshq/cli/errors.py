@@ -24,8 +24,9 @@ T = TypeVar("T")
 
 
 class ExitStatus(IntEnum):
-    """Exit statuses of every command except success, which is 0."""
+    """Exit statuses of every command."""
 
+    DONE = 0
     REFUSED = 1
     WRONG_USE = 2
     UNREACHABLE = 3

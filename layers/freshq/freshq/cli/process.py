@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from freshq.cli.errors import ExitStatus, OneLineLog, exit_status
+from freshq.cli.errors import OneLineLog, exit_status
 from freshq.errors import FreshqError, StoreError, printable
 from freshq.worker.report import FIELDS, Outcome, TaskLogFilter
 from freshq.worker.report import logger as runs_logger
@@ -72,14 +72,6 @@ class ControlMessage(Enum):
     DRAIN = "drain"
     STOP = "stop"
     WAKE = "wake"
-
-
-class WorkStatus(IntEnum):
-    """Exit statuses of commands that run until a signal, in addition to `ExitStatus`."""
-
-    DRAINED = 0
-    UNREACHABLE = ExitStatus.UNREACHABLE
-    UNFINISHED = ExitStatus.UNFINISHED
 
 
 class ControlChannel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from freshq.errors import RefusedError, Unreachable, needs, quoted
 from freshq.model.pass_options import PassOptions
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from freshq.queue.base import BaseQueue
+
+# The output that names the bucket of the archive, and the prefix of events in it, as in the template.
+BUCKET: Final = "ArchiveBucketName"
+EVENTS: Final = "events/"
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ class Stack:
         parameters = {_snake_case(parameter): value for parameter, value in given.items()}
         return cls(name, found.get("StackStatus", "of an unknown status"), outputs, parameters)
 
+    @property
+    def queue_name(self) -> str:
+        """The name of its own queue."""
+        return self.outputs.get("QueueName") or self.parameters.get("queue_name", "default")
+
     def queue(self, name: str | None = None) -> BaseQueue:
         """Return a queue of the stack.
 
@@ -61,11 +70,10 @@ class Stack:
         if "QueueTableName" not in self.outputs:
             msg = f"stack {self.name!r}: has no output QueueTableName ({self.status})"
             raise RefusedError(msg)
-        own = self.outputs.get("QueueName") or self.parameters.get("queue_name", "default")
         return QueueSettings(
             table=self.outputs["QueueTableName"],
             attach_key=self.parameters.get("attach_key", ""),
-            queue_name=name or own,
+            queue_name=name or self.queue_name,
         ).queue()
 
 
@@ -125,32 +133,25 @@ def parsed_environment(text: str) -> dict[str, str]:
     return found
 
 
-def stack_queue(name: str, queue: str | None = None) -> BaseQueue:
-    """Return the queue of a deployed stack.
-
-    Args:
-        name: Name of the CloudFormation stack.
-        queue: Name of the queue; None for the stack's own.
-
-    Raises:
-        RefusedError: If there is no such stack, or it has no queue.
-        Unreachable: If CloudFormation did not answer.
-        MissingExtra: If the extra `aws` is not installed.
-    """
-    return Stack.describe(name).queue(queue)
-
-
 def _snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def cloudformation() -> Any:
-    """Return a client from the environment."""
+def client_of(service: str) -> Any:
+    """Return a client of a service of AWS, from the environment."""
     with needs("aws"):
         import boto3
 
         from freshq.stores.dynamodb.calls import own_region
-    return boto3.client("cloudformation", own_region())
+    return boto3.client(cast("Any", service), own_region())
+
+
+def archived(bucket: str, *prefixes: str) -> Iterator[tuple[Any, str]]:
+    """Yield a client and the key of each file of an archive; the keys of events begin with the hour."""
+    client = client_of("s3")
+    for prefix in prefixes:
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+            yield from ((client, each["Key"]) for each in page.get("Contents", []))
 
 
 def _description(stack: str) -> dict[str, Any]:
@@ -158,7 +159,7 @@ def _description(stack: str) -> dict[str, Any]:
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
     try:
-        found = cloudformation().describe_stacks(StackName=stack)["Stacks"]
+        found = client_of("cloudformation").describe_stacks(StackName=stack)["Stacks"]
     except ClientError as error:
         problem = error.response["Error"]
         msg = f"stack {stack!r}: {problem.get('Message', problem['Code'])}"

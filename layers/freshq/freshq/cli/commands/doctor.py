@@ -20,7 +20,7 @@ from freshq.cli.command import QueueContext, Yes
 from freshq.cli.errors import ExitStatus
 from freshq.cli.output import counted, span
 from freshq.cli.session import AUDIT, AUDIT_ENTRIES, FORGOTTEN, shortened
-from freshq.cli.stacks import Stack, cloudformation, contradictions
+from freshq.cli.stacks import BUCKET, EVENTS, Stack, archived, client_of, contradictions
 from freshq.errors import FreshqError, IllegalTransition, NotFound, needs, printable, quoted
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import core_of
@@ -30,6 +30,7 @@ from freshq.stores.base import Finding, Health
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from freshq.cli.session import Session
     from freshq.queue.base import BaseQueue
 
 # A machine whose clock differs by more sheds and recovers at the wrong time.
@@ -55,11 +56,17 @@ def doctor(context: QueueContext) -> None:
     session = context.session
     found = list(_of_stack(session.stack, session.queue)) if session.stack is not None else []
     found += _of_queue(session.queue)
-    chars = max(len(each.subject) for each in found)
+    _tell(session, found, {health: health.value for health in Health})
+
+
+def _tell(session: Session, found: Sequence[Finding], words: Mapping[Health, str]) -> None:
+    """Print a line for each finding, under a word for its health; fail if one is wrong."""
+    health_chars, chars = max(map(len, words.values())), max(len(each.subject) for each in found)
     lines = []
     for each in found:
         advice = f"; {each.action}" if each.action else ""
-        lines.append(printable(f"{each.health:<7}  {each.subject:<{chars}}  {each.text}{advice}"))
+        word = f"{words[each.health]:<{health_chars}}"
+        lines.append(printable(f"{word}  {each.subject:<{chars}}  {each.text}{advice}"))
     session.output.answer([asdict(each) for each in found], *lines)
     if any(each.health is Health.WRONG for each in found):
         raise typer.Exit(ExitStatus.REFUSED)
@@ -165,7 +172,7 @@ def _of_protection(stack: str) -> Iterator[Finding]:
     with needs("aws"):
         from botocore.exceptions import BotoCoreError, ClientError
     try:
-        policy = cloudformation().get_stack_policy(StackName=stack).get("StackPolicyBody", "")
+        policy = client_of("cloudformation").get_stack_policy(StackName=stack).get("StackPolicyBody", "")
     except (BotoCoreError, ClientError) as error:
         yield Finding(Health.UNKNOWN, "policy", str(error), "allow cloudformation:GetStackPolicy")
         return
@@ -193,12 +200,7 @@ def _of_alarms(stack: str) -> Iterator[Finding]:
 
 def _alarms(stack: str) -> list[dict[str, Any]]:
     """Return the alarms of a stack that are on now."""
-    with needs("aws"):
-        import boto3
-
-        from freshq.stores.dynamodb.calls import own_region
-    client = boto3.client("cloudwatch", own_region())
-    pages = client.get_paginator("describe_alarms").paginate(AlarmNamePrefix=f"{stack}-")
+    pages = client_of("cloudwatch").get_paginator("describe_alarms").paginate(AlarmNamePrefix=f"{stack}-")
     alarms = [alarm for page in pages for alarm in page.get("MetricAlarms", [])]
     return [alarm for alarm in alarms if alarm.get("StateValue") == "ALARM"]
 
@@ -220,6 +222,13 @@ GZIP: Final = b"\x1f\x8b"
 # Days for which a stack's logs are kept, by stage, as in template.yaml.
 LOG_DAYS: Final = {"local": 1, "dev": 7}
 PROD_LOG_DAYS: Final = 90
+# How a finding says what became of the data in a place.
+ERASED: Final = {
+    Health.OK: "erased",
+    Health.WARNING: "not reached",
+    Health.UNKNOWN: "not known",
+    Health.WRONG: "failed",
+}
 # Tasks may be put again while they are deleted.
 MOST_ROUNDS: Final = 10
 
@@ -250,25 +259,7 @@ def forget(
         found += _of_folder(events, ids, group)
     if session.stack is not None:
         found += _erased_of_stack(Stack.describe(session.stack), ids, group)
-    session.output.answer([asdict(each) for each in found], *_erasures(found))
-    if any(each.health is Health.WRONG for each in found):
-        raise typer.Exit(ExitStatus.REFUSED)
-
-
-def _erasures(found: Sequence[Finding]) -> list[str]:
-    """Return a line for each place: what was erased there, or why it was not."""
-    words = {
-        Health.OK: "erased",
-        Health.WARNING: "not reached",
-        Health.UNKNOWN: "not known",
-        Health.WRONG: "failed",
-    }
-    chars = max(len(each.subject) for each in found)
-    return [
-        printable(f"{words[each.health]:<11}  {each.subject:<{chars}}  {each.text}")
-        + (f"; {each.action}" if each.action else "")
-        for each in found
-    ]
+    _tell(session, found, ERASED)
 
 
 def _deleted(queue: BaseQueue, ids: Collection[str], group: str | None) -> Finding:
@@ -367,7 +358,7 @@ def _erased_of_stack(stack: Stack, ids: Collection[str], group: str | None) -> I
     days = LOG_DAYS.get(stack.parameters.get("stage", ""), PROD_LOG_DAYS)
     yield Finding(Health.WARNING, "logs", "ids and errors of tasks", f"until they are {days} days old")
     yield Finding(Health.WARNING, "traces", "ids of tasks in X-Ray", "until they are 30 days old")
-    bucket = stack.outputs.get("ArchiveBucketName")
+    bucket = stack.outputs.get(BUCKET)
     if bucket is None:
         return
     yield from _of_bucket(bucket, ids, group)
@@ -381,7 +372,7 @@ def _of_bucket(bucket: str, ids: Collection[str], group: str | None) -> Iterator
         from botocore.exceptions import BotoCoreError, ClientError
     total = 0
     try:
-        for client, key in _objects(bucket):
+        for client, key in archived(bucket, EVENTS, "errors/"):
             try:
                 total += _of_object(client, bucket, key, ids, group)
             except DAMAGED as error:
@@ -389,18 +380,6 @@ def _of_bucket(bucket: str, ids: Collection[str], group: str | None) -> Iterator
     except (BotoCoreError, ClientError) as error:
         yield Finding(Health.WRONG, "archive", str(error), "allow it, and repeat this command")
     yield Finding(Health.OK, "archive", f"the group erased from {counted(total, 'event')} in {bucket}")
-
-
-def _objects(bucket: str) -> Iterator[tuple[Any, str]]:
-    """Yield a client and the key of each file of the archive."""
-    with needs("aws"):
-        import boto3
-
-        from freshq.stores.dynamodb.calls import own_region
-    client = boto3.client("s3", own_region())
-    for prefix in ("events/", "errors/"):
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-            yield from ((client, each["Key"]) for each in page.get("Contents", []))
 
 
 def _of_object(client: Any, bucket: str, key: str, ids: Collection[str], group: str | None) -> int:

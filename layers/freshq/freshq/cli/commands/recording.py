@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from freshq.addresses import open_queue
-from freshq.cli.command import is_given
+from freshq.cli.command import AsJson, is_given
 from freshq.cli.errors import ExitStatus, print_error
 from freshq.cli.output import counted, json_text
-from freshq.cli.stacks import Stack
+from freshq.cli.stacks import BUCKET, EVENTS, Stack, archived
 from freshq.errors import RefusedError, needs
 from freshq.queue.core import core_of
 from freshq.simulate.advice import ENOUGH, Objective, Settings, Threshold, limit_for, read_settings
@@ -53,10 +53,6 @@ Events = Annotated[
 ]
 Name = Annotated[str | None, typer.Option(help="Name of the queue in its table, stack or folder.")]
 Out = Annotated[Path, typer.Option(help="The file to write: FILE.jsonl, FILE.jsonl.gz or FILE.parquet.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-# The delivery stream's prefix in the template, and the output that names the bucket.
-PREFIX: Final = "events/"
-BUCKET: Final = "ArchiveBucketName"
 GZIP_LEVEL: Final = 4
 GZIP_MAGIC: Final = b"\x1f\x8b"
 # Rows of Parquet that are written together.
@@ -182,19 +178,10 @@ def _events_of_stack(stack: Stack, recorder: Recorder) -> Iterator[Mapping[str, 
     if BUCKET not in stack.outputs:
         msg = f"stack: {stack.name!r} has no archive; deploy it with --parameter-overrides Archive=on"
         raise RefusedError(msg)
-    own = stack.outputs.get("QueueName") or stack.parameters.get("queue_name", "default")
-    recorder.record(recorder.queue or own)
-    with needs("aws"):
-        import boto3
-
-        from freshq.stores.dynamodb.calls import own_region
-    client = boto3.client("s3", own_region())
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket=stack.outputs[BUCKET], Prefix=PREFIX)
-    # Keys are listed in order, and begin with the hour.
-    for entry in (entry for page in pages for entry in page.get("Contents", [])):
-        body = client.get_object(Bucket=stack.outputs[BUCKET], Key=entry["Key"])["Body"]
-        raw: Any = body  # botocore's types have another `readinto`
-        yield from parsed_events(_text_of(io.BufferedReader(raw)))
+    recorder.record(recorder.queue or stack.queue_name)
+    for client, key in archived(stack.outputs[BUCKET], EVENTS):
+        body = client.get_object(Bucket=stack.outputs[BUCKET], Key=key)["Body"]
+        yield from parsed_events(_text_of(io.BufferedReader(body)))
 
 
 def _text_of(body: io.BufferedReader) -> Iterator[str]:

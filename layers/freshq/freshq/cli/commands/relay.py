@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from freshq.addresses import FORMS, QUEUE_OPTIONS, Address, open_queue, split_options
-from freshq.cli.command import Group, PlainCommand
+from freshq.cli.command import AsJson, Group, PlainCommand
 from freshq.cli.errors import ExitStatus, print_error
 from freshq.cli.flags import SECONDS_OR_NONE
 from freshq.cli.output import Output, counted
-from freshq.cli.process import ControlChannel, WorkStatus, end_process, run_until_told
-from freshq.cli.stacks import Stack
+from freshq.cli.process import ControlChannel, end_process, run_until_told
+from freshq.cli.stacks import Stack, client_of
 from freshq.errors import RefusedError, StoreError, Unreachable, needs, printable, quoted
 from freshq.feeds.relay import DEFAULT_BATCH, Relay, TaskCopy
 from freshq.model.storable_options import seconds_or_none
@@ -66,7 +66,6 @@ Over = Annotated[
         show_default="none",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 IdleExitSeconds = Annotated[
     float | None, typer.Option(help="End after this time without a task to move. By default, never.")
 ]
@@ -107,7 +106,7 @@ def relay(
             typer.echo(
                 "ended immediately; tasks that it held are claimable once their leases expire", err=True
             )
-            end_process(WorkStatus.UNFINISHED, control)
+            end_process(ExitStatus.UNFINISHED, control)
         moved = ended.result()
     twice = f", {moves.duplicates:,} of them there already" if moves.duplicates else ""
     values = {"relayed": moved, "duplicates": moves.duplicates}
@@ -246,16 +245,12 @@ def replay_stream(stack: OfStack, as_json: AsJson = False) -> None:
         msg = f"stack: {stack!r} has no archive; deploy the present template with Archive=on"
         raise RefusedError(msg)
     with needs("aws"):
-        import boto3
         from botocore.exceptions import BotoCoreError, ClientError
 
         from freshq.aws.archive import Archive
-        from freshq.stores.dynamodb.calls import own_region
     table, key = found.outputs["QueueTableName"], found.parameters.get("attach_key") or None
     try:
-        firehose, streams, dynamodb = (
-            boto3.client(service, own_region()) for service in ("firehose", "dynamodbstreams", "dynamodb")
-        )
+        firehose, streams, dynamodb = map(client_of, ("firehose", "dynamodbstreams", "dynamodb"))
         target = Archive(firehose, found.outputs[DELIVERY_STREAM], key=key, table=table)
         arns = [_stream_of(dynamodb, table), *filter(None, [found.parameters.get("match_stream_arn")])]
         delivered, unreadable = _replay(target, streams, arns)

@@ -13,8 +13,9 @@ from zoneinfo import ZoneInfo
 import typer
 
 from freshq.cli.command import QueueContext, application_imports
+from freshq.cli.errors import ExitStatus
 from freshq.cli.output import span
-from freshq.cli.process import ControlChannel, WorkStatus, end_process, reporter_of, reporting, run_until_told
+from freshq.cli.process import ControlChannel, end_process, reporter_of, reporting, run_until_told
 from freshq.errors import FreshqError, RefusedError, StoreError, TableMissing, plain, quoted
 from freshq.feeds.schedules import ARGUMENTS, DEFAULT_CATCH_UP, Cron, Every, Schedule, Scheduler
 from freshq.queue.attached import AttachedQueue
@@ -210,7 +211,7 @@ def run(session: Session, schedules: Sequence[Schedule]) -> NoReturn:
     end_process(status, control)
 
 
-def _fire_until_told(scheduler: Scheduler, control: ControlChannel, reporter: Reporter) -> WorkStatus:
+def _fire_until_told(scheduler: Scheduler, control: ControlChannel, reporter: Reporter) -> ExitStatus:
     def drain() -> None:
         scheduler.stop()
         reporter.event("draining")
@@ -218,7 +219,7 @@ def _fire_until_told(scheduler: Scheduler, control: ControlChannel, reporter: Re
     ended = run_until_told("freshq-schedule", scheduler.run, control, drain)
     if ended.done():
         ended.result()
-    status = WorkStatus.DRAINED if ended.done() else WorkStatus.UNFINISHED
+    status = ExitStatus.DONE if ended.done() else ExitStatus.UNFINISHED
     reporter.event("ended", exit_status=int(status))
     return status
 

@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from freshq.cli.command import is_given
+from freshq.cli.command import AsJson, is_given
 from freshq.cli.flags import help_of, with_flags
 from freshq.cli.output import json_text
 from freshq.errors import quoted
@@ -74,7 +74,6 @@ Plot = Annotated[
     ),
 ]
 Sweep = Annotated[bool, typer.Option("--sweep", help="Compare several policies at loads from 0.5 to 10.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class LoadOptions(BaseModel):

@@ -21,7 +21,6 @@ from freshq.cli.process import (
     ControlMessage,
     ProcessStatus,
     Stage,
-    WorkStatus,
     report_values,
     status_values,
 )
@@ -78,7 +77,7 @@ class WorkProcess:
         """Return the status of this process as the only entry."""
         return [ProcessStatus(1, os.getpid(), status_values(self._worker.status()))]
 
-    def run(self) -> WorkStatus:
+    def run(self) -> ExitStatus:
         """Work until the end.
 
         Returns:
@@ -94,7 +93,7 @@ class WorkProcess:
             self._reporter.status(self.statuses())
         if not ended.done():
             problem = f"it did not stop within {STOP_SECONDS:g} s; leases that it holds must expire"
-            status = WorkStatus.UNFINISHED
+            status = ExitStatus.UNFINISHED
             values = status_values(self._worker.status())
             self._reporter.event("ended", exit_status=int(status), problem=problem, **values)
             return status
@@ -119,9 +118,9 @@ class WorkProcess:
             self._worker.stop()
             self._reporter.event("draining", running=running)
 
-    def _ended(self, report: RunReport) -> WorkStatus:
+    def _ended(self, report: RunReport) -> ExitStatus:
         left = report.unfinished or report.given_back
-        status = WorkStatus.UNFINISHED if left else WorkStatus.DRAINED
+        status = ExitStatus.UNFINISHED if left else ExitStatus.DONE
         self._reporter.event("ended", exit_status=int(status), **report_values(report))
         return status
 
@@ -365,4 +364,4 @@ def exit_status_of(statuses: Sequence[int | None]) -> int:
         return int(ExitStatus.WRONG_USE)
     known = [status for status in statuses if status is not None]
     # A process that a signal killed left its tasks.
-    return max((int(WorkStatus.UNFINISHED) if status < 0 else status for status in known), default=0)
+    return max((int(ExitStatus.UNFINISHED) if status < 0 else status for status in known), default=0)

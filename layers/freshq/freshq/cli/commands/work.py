@@ -41,7 +41,6 @@ from freshq.worker.worker import Worker, Workers, kinds_of, load_worker, made_wi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Self
 
     from freshq.cli.output import Output
     from freshq.cli.process import ProcessStatus, Reporter
@@ -218,55 +217,38 @@ def is_ready(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
     return any(each.takes_tasks and each.turned_seconds < limits.ready_seconds for each in processes)
 
 
-class HealthServer:
-    """Answers `/live`, `/ready` and `/metrics` in a thread inside a `with` block."""
+def health_server(
+    host: str,
+    port: int,
+    limits: LoopLimits,
+    processes: Callable[[], Sequence[ProcessStatus]],
+    metrics: Callable[[], HttpResponse],
+) -> HttpServer:
+    """Return a server of `/live`, `/ready` and `/metrics` that listens.
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        limits: LoopLimits,
-        processes: Callable[[], Sequence[ProcessStatus]],
-        metrics: Callable[[], HttpResponse],
-    ) -> None:
-        """Listen.
+    Args:
+        host: Address to listen on.
+        port: Port; 0 for a free one.
+        limits: Limits of a round of the loop.
+        processes: Returns the status of the processes.
+        metrics: Returns the counters of the processes.
 
-        Args:
-            host: Address to listen on.
-            port: Port; 0 for a free one.
-            limits: Limits of a round of the loop.
-            processes: Returns the status of the processes.
-            metrics: Returns the counters of the processes.
+    Raises:
+        ValueError: If it cannot listen there.
+    """
+    checks = {"/live": is_live, "/ready": is_ready}
 
-        Raises:
-            ValueError: If it cannot listen there.
-        """
-        checks = {
-            "/live": lambda: is_live(processes(), limits),
-            "/ready": lambda: is_ready(processes(), limits),
-        }
+    def answer(path: str) -> HttpResponse:
+        if path == METRICS:
+            return metrics()
+        if path not in checks:
+            pages = ", ".join((*checks, METRICS))
+            return _json(HTTPStatus.NOT_FOUND, {"error": f"no such page; there are {pages}"})
+        found = processes()
+        status = HTTPStatus.OK if checks[path](found, limits) else HTTPStatus.SERVICE_UNAVAILABLE
+        return _json(status, {"processes": [each.as_json() for each in found]})
 
-        def answer(path: str) -> HttpResponse:
-            check = checks.get(path)
-            if path == METRICS:
-                return metrics()
-            if check is None:
-                pages = ", ".join((*checks, METRICS))
-                return _json(HTTPStatus.NOT_FOUND, {"error": f"no such page; there are {pages}"})
-            status = HTTPStatus.OK if check() else HTTPStatus.SERVICE_UNAVAILABLE
-            return _json(status, {"processes": [each.as_json() for each in processes()]})
-
-        self._server = HttpServer(answer, host, port, "health_port")
-        self.port: int = self._server.server_address[1]
-        self._thread = Thread(target=self._server.serve_forever, name="freshq-health", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    return HttpServer(answer, host, port, "health_port")
 
 
 def _json(status: HTTPStatus, values: dict[str, Any]) -> HttpResponse:
@@ -486,7 +468,10 @@ def _reporting(
             loop = job.worker_options["poll_seconds"]
             limits = LoopLimits.of(job.session.queue.admin.config.lease_seconds, loop)
             page = partial(metrics_page, folder)
-            port = stack.enter_context(HealthServer(host, port, limits, statuses, page)).port
+            server = stack.enter_context(health_server(host, port, limits, statuses, page))
+            Thread(target=server.serve_forever, name="freshq-health", daemon=True).start()
+            stack.callback(server.shutdown)
+            port = server.server_port
         yield port
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
 from itertools import chain
-from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from typing_extensions import override
 
 from freshq.cli.commands.tasks import Cause, add_cause, by_frequency, cause_of
-from freshq.cli.output import chance_in_time, forecast_lines
+from freshq.cli.output import chance_in_time, counted, forecast_lines
 from freshq.feeds.schedules import Cron, HighWaterMarks
 from freshq.model.task import LIVE, TaskStatus
 from freshq.policy.groups import RunningCounts
@@ -22,6 +21,7 @@ from freshq.queue.gauges import workers_slowed
 from freshq.queue.reading import ValueTally, newest_created
 from freshq.queue.shared.measures import REFUSED
 from freshq.simulate.forecast import Forecaster, WaitingTasks
+from freshq.simulate.results import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -176,12 +176,7 @@ class WaitSamples:
         while self._samples and now - self._samples[0][0] > WAITS_SECONDS:
             self._samples.popleft()
         waits = sorted(wait for _at, wait in self._samples)
-        return Waits(len(waits), *(nearest_rank(waits, share) for share in (0.5, 0.9, 0.99)))
-
-
-def nearest_rank(ordered: Sequence[float], share: float) -> float | None:
-    """Return the value that a share of the values does not exceed, by nearest rank; None without values."""
-    return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else None
+        return Waits(len(waits), *(percentile(waits, share) for share in (0.5, 0.9, 0.99)))
 
 
 def schedule_rows(queue: BaseQueue, schedules: Sequence[Schedule]) -> list[dict[str, Any]]:
@@ -466,7 +461,7 @@ def _ahead(task: Task, status: TaskStatus) -> Iterator[tuple[float | None, str]]
     if status is TaskStatus.TAKEN:
         yield task.lease_until, "lease expires"
     elif task.attempts:
-        yield task.updated, f"returned to its line after {_attempts(task.attempts)}"
+        yield task.updated, f"returned to its line after {counted(task.attempts, 'attempt')}"
     if task.delayed:
         yield task.not_before, "due"
     yield task.deadline, "deadline"
@@ -477,11 +472,7 @@ def _end(task: Task, status: TaskStatus) -> tuple[float, str]:
         return task.stale_at, "shed: its deadline passed"
     reason = f": {task.shed_reason}" if task.shed_reason else ""
     end = OVER.get(status, status.value.lower().replace("_", " "))
-    return task.updated, f"{end}{reason}, after {_attempts(task.attempts)}"
-
-
-def _attempts(number: int) -> str:
-    return f"{number} attempt" if number == 1 else f"{number} attempts"
+    return task.updated, f"{end}{reason}, after {counted(task.attempts, 'attempt')}"
 
 
 @dataclass(frozen=True, slots=True)
