@@ -385,11 +385,11 @@ def dashboard_beside(queue: Queue) -> Iterator[str | None]:
     try:
         with needs("dashboard"):
             from freshq.cli.dashboard.app import Shown  # noqa: PLC0415 - an extra
-            from freshq.cli.dashboard.server import Dashboard, ListenAddress  # noqa: PLC0415 - an extra
+            from freshq.cli.dashboard.server import Dashboard  # noqa: PLC0415 - an extra
     except MissingExtra:
         yield None
         return
-    with Dashboard(Shown(queue, every_seconds=EVERY_SECONDS), ListenAddress()).beside() as url:
+    with Dashboard(Shown(queue, every_seconds=EVERY_SECONDS)).beside() as url:
         yield url
 
 

@@ -107,7 +107,7 @@ def test_the_dashboard_reads_every_store(store: StoreUnderTest) -> None:
     store.clock.advance(2)
     (claim,) = queue.claim()
     store.clock.advance(1)
-    shown = watcher.snapshot().as_json()
+    shown = watcher.snapshot()
     assert len(shown["marks"]["ages_ms"]) == shown["stats"]["pending"] == 5
     assert [row["task_id"] for row in shown["leases"]] == [claim.task.task_id]
     assert [row["task_id"] for row in shown["dead_letters"]] == ["dead"]

@@ -86,7 +86,7 @@ def test_every_figure_says_that_half_of_the_tasks_expires(
     assert shown.pressure.overloaded
     assert shown.forecast is not None
     assert shown.forecast.in_time_ratio.low < 1
-    page = PageWatcher(queue).snapshot().as_json()
+    page = PageWatcher(queue).snapshot()
     assert page["overloaded"]
     if max_age_seconds < LONGEST_WINDOW_SECONDS:  # otherwise rates, and a forecast by them, are low at first
         assert page["probability_in_time"] == pytest.approx(0.5, abs=0.1)

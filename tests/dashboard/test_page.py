@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 from freshq import Queue
 from freshq.cli.dashboard.app import Shown
 from freshq.cli.dashboard.live import LastHour
-from freshq.cli.dashboard.server import Dashboard, ListenAddress
+from freshq.cli.dashboard.server import Dashboard
 from freshq.errors import RefusedError
 from freshq.queue.queue import sibling
 from tests.support.browser_fixtures import tab
@@ -89,7 +89,7 @@ def opened(browser: Browser, queue: Queue) -> Iterator[tuple[Page, str, list[str
         "console": lambda message: wrong.append(message.text) if message.type == "error" else None,
         "request": lambda request: None if "127.0.0.1" in request.url else wrong.append(request.url),
     }
-    with tab(browser) as page, Dashboard(Shown(queue, every_seconds=0.2), ListenAddress()).beside() as url:
+    with tab(browser) as page, Dashboard(Shown(queue, every_seconds=0.2)).beside() as url:
         for event, note in notes.items():
             page.on(event, note)
         page.goto(url)
@@ -258,7 +258,7 @@ def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
 
 
 def test_without_the_token_nothing_is_shown(browser: Browser, queue: Queue) -> None:
-    with tab(browser) as page, Dashboard(Shown(queue), ListenAddress()).beside() as url:
+    with tab(browser) as page, Dashboard(Shown(queue)).beside() as url:
         page.goto(url.partition("#")[0])
         page.wait_for_selector("#gate:not([hidden])")
         assert not page.is_visible("#board")
@@ -286,7 +286,7 @@ def test_it_fits_any_width_in_light_and_dark(browser: Browser, queue: Queue, sch
     queue.fail(queue.claim()[0], error="an-error-without-blanks-" * 20)
     queue.put("work", task_id="b" * 150, group="g" * 100)
     queue.claim()
-    dashboard = Dashboard(Shown(queue, every_seconds=0.2), ListenAddress())
+    dashboard = Dashboard(Shown(queue, every_seconds=0.2))
     with tab(browser, width=width, color_scheme=scheme) as page, dashboard.beside() as url:
         page.goto(url)
         until(page, lambda: "an-id" in page.inner_text("#dead-rows"), "no dead letter")
@@ -305,7 +305,7 @@ def bury(queue: Queue, task_id: str, error: str, kind: str | None = None) -> Non
 def lasting(browser: Browser) -> Iterator[tuple[Page, Queue]]:
     """Yield a page on a queue whose tasks do not become stale."""
     queue = Queue.memory(max_age_seconds=None, name="quotes")
-    dashboard = Dashboard(Shown(queue, every_seconds=0.05, address="sqlite:///q.db"), ListenAddress())
+    dashboard = Dashboard(Shown(queue, every_seconds=0.05, address="sqlite:///q.db"))
     with tab(browser) as page, dashboard.beside() as url:
         page.goto(url)
         page.wait_for_selector("#board:not([hidden])")
@@ -401,7 +401,7 @@ def test_the_first_page_lists_several_queues(browser: Browser) -> None:
     for queue in (mail, quotes):
         queue.put("work", task_id=queue.name)
     with tab(browser) as page:
-        with Dashboard(Shown(mail, every_seconds=0.2), ListenAddress()).beside() as url:
+        with Dashboard(Shown(mail, every_seconds=0.2)).beside() as url:
             page.goto(url)
             page.click("#queue-rows a:has-text('quotes')")
             page.wait_for_selector("#board:not([hidden])")
@@ -422,7 +422,7 @@ def test_charts_reach_back_an_hour(browser: Browser, monkeypatch: pytest.MonkeyP
     points = [{"at_ms": now_ms - 1000 * ago, **rates} for ago in range(3590, 0, -10)]
     monkeypatch.setattr(LastHour, "points", lambda _self: points)
     monkeypatch.setattr(LastHour, "trend", lambda _self: [1, None, 9, 3])
-    dashboard = Dashboard(Shown(mail, every_seconds=0.2), ListenAddress())
+    dashboard = Dashboard(Shown(mail, every_seconds=0.2))
     with tab(browser) as page, dashboard.beside() as url:
         page.goto(url)
         page.wait_for_selector("#queue-rows .trend")
@@ -459,7 +459,7 @@ def test_headings_labels_and_landmarks(opened: tuple[Page, str, list[str]]) -> N
 
 def test_a_lost_connection_is_told(browser: Browser, queue: Queue) -> None:
     with tab(browser) as page:
-        with Dashboard(Shown(queue, every_seconds=0.2), ListenAddress()).beside() as url:
+        with Dashboard(Shown(queue, every_seconds=0.2)).beside() as url:
             page.goto(url)
             page.wait_for_selector("#board:not([hidden])")
             assert page.locator("#board.stale").count() == 0

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page
 
 from freshq import Queue
 from freshq.cli.dashboard.app import Shown
-from freshq.cli.dashboard.server import Dashboard, ListenAddress
+from freshq.cli.dashboard.server import Dashboard
 from freshq.cli.dashboard.snapshots import EVERY_SECONDS
 from freshq.queue.queue import sibling
 from tests.conftest import Clock
@@ -74,7 +74,7 @@ def queue(clock: Clock) -> Queue:
 @contextmanager
 def shown(browser: Browser, queue: Queue, width: int, **options: Any) -> Iterator[Page]:
     """Yield a page on a queue that has shown its dead letters."""
-    dashboard = Dashboard(Shown(queue, every_seconds=0.1, **options), ListenAddress())
+    dashboard = Dashboard(Shown(queue, every_seconds=0.1, **options))
     with tab(browser, width=width, height=HEIGHT) as page, dashboard.beside() as url:
         page.goto(url)
         page.wait_for_selector("#dead-rows .error")
@@ -145,7 +145,7 @@ def test_nothing_is_cut(browser: Browser, queue: Queue, width: int, *, is_paused
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_list_of_queues_fits(browser: Browser, queue: Queue, width: int) -> None:
     sibling(queue, name="mail").put("work")
-    dashboard = Dashboard(Shown(queue, every_seconds=0.1), ListenAddress())
+    dashboard = Dashboard(Shown(queue, every_seconds=0.1))
     with tab(browser, width=width, height=HEIGHT) as page, dashboard.beside() as url:
         page.goto(url)
         page.wait_for_selector(f"#queue-rows a:has-text('{NAME}')")
@@ -288,7 +288,7 @@ def test_the_tile_and_the_forecast_agree(browser: Browser, clock: Clock, served_
         clock.advance(1)
         for claim in held:
             queue.complete(claim)
-    dashboard = Dashboard(Shown(queue, every_seconds=0.1), ListenAddress())
+    dashboard = Dashboard(Shown(queue, every_seconds=0.1))
     with tab(browser, width=WIDTHS[0], height=HEIGHT) as page, dashboard.beside() as url:
         page.goto(url)
         page.wait_for_selector("#forecast-rows th")

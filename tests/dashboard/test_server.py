@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 
 from freshq import Queue
 from freshq.cli.dashboard import live as live_module
-from freshq.cli.dashboard.app import STATIC, Access, Shown, application
+from freshq.cli.dashboard.app import STATIC, Shown, application
 from freshq.cli.dashboard.live import KEPT_SECONDS, STEP_SECONDS, LastHour, Live
-from freshq.cli.dashboard.server import Dashboard, ListenAddress
-from freshq.cli.dashboard.snapshots import PageSnapshot, PageWatcher
+from freshq.cli.dashboard.server import Dashboard
+from freshq.cli.dashboard.snapshots import PageWatcher
 from freshq.cli.main import app as command
 from freshq.cli.session import AUDIT
 from freshq.errors import RefusedError
@@ -74,7 +74,7 @@ class Page:
 
 
 def page(queue: Queue, token: str | None = GIVEN, **options: Any) -> Page:
-    app, _live = application(Shown(queue, **options), Access(frozenset({"127.0.0.1", "localhost"}), GIVEN))
+    app, _live = application(Shown(queue, **options), {"127.0.0.1", "localhost"}, GIVEN)
     headers = {} if token is None else {"X-Freshq-Token": token}
     return Page(queue, Client(app, headers))
 
@@ -142,7 +142,7 @@ class TestAccess:
         assert shown.queue.paused()
 
     def test_its_own_address_is_a_known_host_name(self, queue: Queue) -> None:
-        with Dashboard(Shown(queue), ListenAddress("127.0.0.2")).beside() as url:
+        with Dashboard(Shown(queue), "127.0.0.2").beside() as url:
             assert httpx.get(url).status_code == 200
 
     @pytest.mark.parametrize(
@@ -431,7 +431,7 @@ class TestLive:
 
     def test_a_fault_of_its_own_is_told_and_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         class Faulty(PageWatcher):
-            def snapshot(self) -> PageSnapshot:
+            def snapshot(self) -> dict[str, Any]:
                 raise ZeroDivisionError("a fault")
 
         with caplog.at_level(logging.ERROR):
@@ -514,7 +514,7 @@ class TestLastHour:
 
     def test_a_dashboard_that_nobody_opened_records_every_queue(self, queue: Queue) -> None:
         sibling(queue, name="mail").put("work")
-        dashboard = Dashboard(Shown(queue), ListenAddress())
+        dashboard = Dashboard(Shown(queue))
         with dashboard.beside() as url:
             root, _, token = url.partition("#token=")
 
@@ -527,7 +527,7 @@ class TestLastHour:
 
 class TestServing:
     def test_it_serves_beside_other_work_and_ends(self, queue: Queue) -> None:
-        dashboard = Dashboard(Shown(queue), ListenAddress())
+        dashboard = Dashboard(Shown(queue))
         with dashboard.beside() as url:
             root, _, token = url.partition("#token=")
             assert httpx.get(root).status_code == 200
@@ -540,14 +540,14 @@ class TestServing:
             httpx.get(root)
 
     def test_each_start_has_its_own_token(self, queue: Queue) -> None:
-        first, second = (Dashboard(Shown(queue), ListenAddress()) for _ in range(2))
+        first, second = (Dashboard(Shown(queue)) for _ in range(2))
         assert first.url.partition("#")[2] != second.url.partition("#")[2]
         for each in (first, second):
             each.unserved()
 
     def test_an_address_for_others_needs_a_name(self, queue: Queue) -> None:
         with pytest.raises(ValueError, match="--allow-host"):
-            Dashboard(Shown(queue), ListenAddress("0.0.0.0"))  # noqa: S104 - it is refused
+            Dashboard(Shown(queue), "0.0.0.0")  # noqa: S104 - it is refused
 
 
 class TestCommand:
@@ -594,7 +594,7 @@ class TestCommand:
         assert errors == ""
 
     def test_a_port_in_use_is_one_line(self, queue: Queue, sqlite_url: str) -> None:
-        other = Dashboard(Shown(queue), ListenAddress())
+        other = Dashboard(Shown(queue))
         port = other.url.partition("#")[0].rstrip("/").rpartition(":")[2]
         done = CliRunner().invoke(command, ["dashboard", "--queue", sqlite_url, "--port", port])
         other.unserved()

@@ -90,7 +90,7 @@ def test_an_outage_spends_few_attempts(
         wait_until(lambda: downstream.calls >= OPEN_AFTER + CONCURRENCY + 2)  # a few probes
         wait_until(lambda: slowed(queue) == 1)
         assert work.worker.status().slowed
-        assert PageWatcher(queue).snapshot().as_json()["slowed"] == 1
+        assert PageWatcher(queue).snapshot()["slowed"] == 1
         assert downstream.calls <= OPEN_AFTER + CONCURRENCY + 50  # one of them every 0.15 s
         downstream.up.set()
         wait_until(lambda: queue.stats().success == TASKS)

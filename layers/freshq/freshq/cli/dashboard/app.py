@@ -85,41 +85,24 @@ MAX_BODY_BYTES: Final = 64 * 1024
 REDRIVES: Final = {"redrive all": False, "redrive all as new": True}
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The access rules of the dashboard.
-
-    Attributes:
-        names: Accepted host names.
-        token: The token of every API call.
-    """
-
-    names: Collection[str]
-    token: str
-
-    def refusal(self, path: str, headers: Headers) -> tuple[HTTPStatus, str] | None:
-        """Return the status and the reason of a refusal; None if the request is allowed.
-
-        A page of another site can make a browser call the dashboard, but it does not know the token.
-
-        Args:
-            path: Path of the request.
-            headers: Headers of the request.
-        """
-        if refusal := foreign_caller(headers, self.names, "add it with --allow-host"):
-            return refusal
-        given = headers.get(TOKEN_HEADER, "")
-        if path.startswith(API) and not hmac.compare_digest(given.encode(), self.token.encode()):
-            return HTTPStatus.UNAUTHORIZED, "the token is missing or wrong; open the address that was printed"
-        return None
-
-
 class Guarded:
     """An application behind its access rules; every answer has `HEADERS`."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app = app
-        self._access = access
+    def __init__(self, app: ASGIApp, names: Collection[str], token: str) -> None:
+        """Accept some host names, and API calls with the token."""
+        self._app, self._names, self._token = app, names, token
+
+    def _refusal(self, path: str, headers: Headers) -> tuple[HTTPStatus, str] | None:
+        """Return the status and the reason of a refusal; None if the request is allowed.
+
+        A page of another site can make a browser call the dashboard, but it does not know the token.
+        """
+        if refusal := foreign_caller(headers, self._names, "add it with --allow-host"):
+            return refusal
+        given = headers.get(TOKEN_HEADER, "")
+        if path.startswith(API) and not hmac.compare_digest(given.encode(), self._token.encode()):
+            return HTTPStatus.UNAUTHORIZED, "the token is missing or wrong; open the address that was printed"
+        return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -132,7 +115,7 @@ class Guarded:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        refusal = self._access.refusal(scope["path"], Headers(scope=scope))
+        refusal = self._refusal(scope["path"], Headers(scope=scope))
         if refusal is None:
             await self._app(scope, receive, send_with_headers)
         else:
@@ -170,8 +153,14 @@ class Json(JSONResponse):
         return json_text(content).encode()
 
 
-def application(shown: Shown, access: Access) -> tuple[ASGIApp, Boards]:
-    """Return the application of a dashboard, and its boards, which end the streams to its pages."""
+def application(shown: Shown, names: Collection[str], token: str) -> tuple[ASGIApp, Boards]:
+    """Return the application of a dashboard, and its boards, which end the streams to its pages.
+
+    Args:
+        shown: The content.
+        names: Accepted host names.
+        token: The token of every API call.
+    """
     boards = Boards(shown)
 
     @asynccontextmanager
@@ -199,7 +188,7 @@ def application(shown: Shown, access: Access) -> tuple[ASGIApp, Boards]:
         ),
     }
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-    return Guarded(app, access), boards
+    return Guarded(app, names, token), boards
 
 
 def first_command(address: str, name: str) -> str:

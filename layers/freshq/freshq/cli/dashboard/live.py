@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.concurrency import run_in_threadpool
 
 from freshq.cli.commands.tasks import cause_of
+from freshq.cli.dashboard.snapshots import point_of
 from freshq.cli.output import counted, json_text
 from freshq.errors import FreshqError, RefusedError
 from freshq.worker.run import in_thread
@@ -234,8 +235,8 @@ class Live:
             # Otherwise pages would wait indefinitely without a reason.
             logger.exception("the dashboard failed to read the queue")
             return event(PROBLEM, {"problem": f"the dashboard failed: {type(error).__name__}: {error}"})
-        self._last_hour.add(snapshot.point())
-        return event(SNAPSHOT, snapshot.as_json() | {"redrive": redrive})
+        self._last_hour.add(point_of(snapshot))
+        return event(SNAPSHOT, snapshot | {"redrive": redrive})
 
 
 def _hand(reader: asyncio.Queue[str | None], text: str | None) -> None:

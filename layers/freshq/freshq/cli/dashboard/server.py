@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,7 +12,7 @@ import uvicorn
 from typing_extensions import override
 
 from freshq.cli.command import Port, QueueContext, checked_interval
-from freshq.cli.dashboard.app import Access, Shown, application
+from freshq.cli.dashboard.app import Shown, application
 from freshq.cli.http_server import LOOPBACK, LOOPBACK_NAMES, is_loopback, listening, quiet_config, url_of
 from freshq.model.checks import without_password
 
@@ -40,35 +39,6 @@ Schedules = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ListenAddress:
-    """Where a dashboard is served.
-
-    Attributes:
-        host: Address to listen on.
-        port: Port; 0 for a free one.
-        names: Additional host names.
-    """
-
-    host: str = LOOPBACK
-    port: int = 0
-    names: Sequence[str] = ()
-
-    def checked(self) -> ListenAddress:
-        """Return this address.
-
-        Raises:
-            ValueError: If other machines can reach it, and no name is given.
-        """
-        if not is_loopback(self.host) and not self.names:
-            msg = (
-                f"host: {self.host!r} can be reached from other machines, unencrypted; "
-                "to allow that, add --allow-host NAME, the name that browsers use"
-            )
-            raise ValueError(msg)
-        return self
-
-
 class Dashboard(uvicorn.Server):
     """A server that already listens.
 
@@ -76,24 +46,30 @@ class Dashboard(uvicorn.Server):
         url: The address to open. The token is in its fragment, which browsers do not send.
     """
 
-    def __init__(self, shown: Shown, address: ListenAddress) -> None:
+    def __init__(self, shown: Shown, host: str = LOOPBACK, port: int = 0, names: Sequence[str] = ()) -> None:
         """Listen.
 
         Args:
             shown: The content.
-            address: Where to listen.
+            host: Address to listen on.
+            port: Port; 0 for a free one.
+            names: Additional host names.
 
         Raises:
-            ValueError: If it cannot listen there.
+            ValueError: If it cannot listen there, or other machines can reach it and no name is given.
         """
-        address.checked()
-        self._socket = listening(address.host, address.port)
+        if not is_loopback(host) and not names:
+            msg = (
+                f"host: {host!r} can be reached from other machines, unencrypted; "
+                "to allow that, add --allow-host NAME, the name that browsers use"
+            )
+            raise ValueError(msg)
+        self._socket = listening(host, port)
         token = secrets.token_urlsafe(TOKEN_BYTES)
-        own = {*LOOPBACK_NAMES, address.host} if is_loopback(address.host) else set()
-        app, self._boards = application(shown, Access(frozenset({*own, *address.names}), token))
-        port = self._socket.getsockname()[1]
-        name = address.names[0] if address.names else address.host
-        self.url = f"{url_of(name, port)}/#token={token}"
+        own = {*LOOPBACK_NAMES, host} if is_loopback(host) else set()
+        app, self._boards = application(shown, {*own, *names}, token)
+        name = names[0] if names else host
+        self.url = f"{url_of(name, self._socket.getsockname()[1])}/#token={token}"
         super().__init__(quiet_config(app, END_SECONDS))
 
     def serve_here(self) -> None:
@@ -147,7 +123,7 @@ def dashboard(
     session.queue.stats(approximate=True)
     address = without_password(session.address or "")
     shown = Shown(session.queue, found, every_seconds, changes=not read_only, address=address)
-    server = Dashboard(shown, ListenAddress(host, port, allow_host or ()))
+    server = Dashboard(shown, host, port, allow_host or ())
     session.output.answer(
         {"url": server.url}, f"queue {session.queue.name}: open {server.url}", "Ctrl-C ends it."
     )

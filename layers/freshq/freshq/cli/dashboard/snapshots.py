@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from freshq.policy.groups import GroupRules
     from freshq.policy.pressure import Pressure
     from freshq.queue.base import BaseQueue
-    from freshq.simulate.forecast import Forecast
     from freshq.stores.base import Stats
 
 Found = TypeVar("Found")
@@ -475,136 +474,11 @@ def _end(task: Task, status: TaskStatus) -> tuple[float, str]:
     return task.updated, f"{end}{reason}, after {counted(task.attempts, 'attempt')}"
 
 
-@dataclass(frozen=True, slots=True)
-class PageSnapshot:
-    """A queue at one moment.
-
-    Attributes:
-        at: Time of the queue in seconds since the epoch.
-        paused: Whether claims are suspended.
-        slowed: Number of workers that have slowed down, because every run fails.
-        stats: Approximate counts by state.
-        pressure: Rates, and the chance of a new task to be served in time.
-        shed_per_second: Estimated rate at which tasks end unserved; None if it is not known.
-        marks: The waiting tasks as the picture shows them.
-        horizon_seconds: The greatest age that the picture has.
-        waiting_by_group: Number of waiting tasks by group, of those read.
-        group_rules: Their weights and limits.
-        held: Tasks under a lease, the first to end first.
-        waits: How long tasks waited for their claim.
-        survey: All tasks by fate.
-        dead_letters: The latest dead letters, the last first, and when each is stale to claims.
-        causes: All dead letters by cause.
-        turned_away: Number of puts that admission control rejected, by reason.
-        forecast: The forecast for the queue; None if it is not known, or the queue is paused.
-    """
-
-    at: float
-    paused: bool
-    slowed: int
-    stats: Stats
-    pressure: Pressure
-    shed_per_second: float | None
-    marks: Marks
-    horizon_seconds: float
-    waiting_by_group: Mapping[str | None, int]
-    group_rules: GroupRules
-    held: Sequence[Task]
-    waits: Waits
-    survey: Survey
-    dead_letters: Sequence[tuple[Task, float]]
-    causes: Causes
-    turned_away: Mapping[str, int]
-    forecast: Forecast | None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the snapshot in the page's form, without any payload, result or token."""
-        return {
-            "at_ms": round(self.at * 1000),
-            "paused": self.paused,
-            "slowed": self.slowed,
-            "stats": asdict(self.stats),
-            "rates": self.rates(),
-            "value": {
-                "offered": self.pressure.value_offered_per_second,
-                "delivered": self.pressure.value_delivered_per_second,
-                "lost": self.pressure.value_lost_ratio,
-            },
-            "probability_in_time": chance_in_time(self.forecast, self.pressure, paused=self.paused),
-            "overloaded": self.pressure.overloaded,
-            "forecast": forecast_lines(self.forecast, waiting=self.stats.pending > 0),
-            "marks": asdict(self.marks),
-            "horizon_seconds": self.horizon_seconds,
-            "groups": self._groups(),
-            "leases": [lease_row(task, self.at) for task in self.held[:SHOWN_LEASES]],
-            "leases_read": len(self.held),
-            "waits": asdict(self.waits),
-            "survey": self._survey(),
-            "dead_letters": [dead_letter_row(task, until, self.at) for task, until in self.dead_letters],
-            "causes": self.causes.as_json(self.at),
-        }
-
-    def rates(self) -> dict[str, float | None]:
-        """Return the rates, in tasks per second."""
-        return rates_of(self.pressure, self.shed_per_second)
-
-    def point(self) -> dict[str, Any]:
-        """Return the values of this moment for the charts."""
-        return point_of(self.at, self.stats, self.rates())
-
-    def _groups(self) -> dict[str, Any]:
-        held = Counter(task.group for task in self.held)
-        waiting = Counter(self.waiting_by_group)
-        groups = sorted({*waiting, *held}, key=lambda group: (-waiting[group], -held[group], str(group)))
-        running = RunningCounts()
-        for group, number in held.items():
-            running.add(group, number)
-        return {
-            "rows": [
-                {
-                    "group": group,
-                    "waiting": waiting[group],
-                    "held": held[group],
-                    "share": held[group] / len(self.held) if self.held else None,
-                    "weight": self.group_rules.rule(group).weight,
-                    "full": running.full(group, self.group_rules),
-                }
-                for group in groups[:SHOWN_GROUPS]
-            ],
-            "left_out": max(0, len(groups) - SHOWN_GROUPS),
-        }
-
-    def _survey(self) -> dict[str, Any]:
-        survey = self.survey
-        return {
-            "tasks": survey.tasks,
-            "complete": survey.complete,
-            "by_status": survey.by_status,
-            "by_reason": dict(Counter(survey.by_reason) + Counter(self.turned_away)),
-            "turned_away": sum(self.turned_away.values()),
-            "value": survey.value,
-        }
-
-
-def rates_of(pressure: Pressure, shed_per_second: float | None) -> dict[str, float | None]:
-    """Return the rates that the page shows, in tasks per second."""
-    return {
-        "offered": pressure.offered_per_second,
-        "served": pressure.served_per_second,
-        "shed": shed_per_second,
-    }
-
-
-def point_of(at: float, stats: Stats, rates: Mapping[str, float | None]) -> dict[str, Any]:
-    """Return the values of one moment for the charts; a backlog that is not counted is None.
-
-    Args:
-        at: The time of the queue in seconds since the epoch.
-        stats: The counts.
-        rates: The rates.
-    """
-    waiting = None if stats.bounded.get("pending") == "not counted" else stats.pending
-    return {"at_ms": round(at * 1000), **rates, "waiting": waiting}
+def point_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a snapshot for the charts; a backlog that is not counted is None."""
+    stats = snapshot["stats"]
+    waiting = None if stats["bounded"].get("pending") == "not counted" else stats["pending"]
+    return {"at_ms": snapshot["at_ms"], **snapshot["rates"], "waiting": waiting}
 
 
 class PageWatcher:
@@ -635,48 +509,99 @@ class PageWatcher:
             StoreError: If the store did not answer.
         """
         now, queue = self._queue.admin.now(), self._queue
-        stats, pressure = queue.stats(approximate=True), queue.pressure()
-        return point_of(now, stats, rates_of(pressure, self._shed_rate.per_second(now, stats, pressure)))
+        return point_of(self._figures(now, queue.stats(approximate=True), queue.pressure()))
 
-    def snapshot(self) -> PageSnapshot:
-        """Return a snapshot of the queue.
+    def _figures(self, now: float, stats: Stats, pressure: Pressure) -> dict[str, Any]:
+        """Return the counts, and the rates in tasks per second."""
+        rates = {
+            "offered": pressure.offered_per_second,
+            "served": pressure.served_per_second,
+            "shed": self._shed_rate.per_second(now, stats, pressure),
+        }
+        return {"at_ms": round(now * 1000), "stats": asdict(stats), "rates": rates}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a snapshot of the queue in the page's form, without any payload, result or token.
 
         Raises:
             StoreError: If the store did not answer.
         """
         queue, store, name = self._queue, core_of(self._queue).store, self._queue.name
-        now = queue.admin.now()
+        now, config = queue.admin.now(), queue.admin.config
         stats, pressure = queue.stats(approximate=True), queue.pressure()
-        created_after = now - queue.admin.config.stale_after_seconds
-        found = newest_created(store, name, now, created_after, READ_TASKS)
+        found = newest_created(store, name, now, now - config.stale_after_seconds, READ_TASKS)
         created = {group: times for group, times in found.items() if times}
         held = store.leased(name, READ_LEASES)
-        letters = queue.list(TaskStatus.FAILURE, limit=SHOWN_DEAD_LETTERS)
-        horizon_seconds = horizon(queue.admin.config.stale_after_seconds, stats.oldest_pending_seconds)
+        horizon_seconds = horizon(config.stale_after_seconds, stats.oldest_pending_seconds)
         self.causes = self._causes.survey()
-        paused = queue.paused()
+        return {
+            **self._figures(now, stats, pressure),
+            **self._expected(now, stats, pressure, created),
+            "slowed": workers_slowed(store, name, now),
+            "value": {
+                "offered": pressure.value_offered_per_second,
+                "delivered": pressure.value_delivered_per_second,
+                "lost": pressure.value_lost_ratio,
+            },
+            "overloaded": pressure.overloaded,
+            "marks": asdict(marks_of(created, stats.pending, now, horizon_seconds)),
+            "horizon_seconds": horizon_seconds,
+            "groups": _group_rows(created, held, config.groups),
+            "leases": [lease_row(task, now) for task in held[:SHOWN_LEASES]],
+            "leases_read": len(held),
+            "waits": asdict(self._waits.add(now, held)),
+            "survey": _with_refused(self._surveyor.survey(), store.read_counts(name, REFUSED)),
+            "dead_letters": self._dead_letters(now),
+            "causes": self.causes.as_json(now),
+        }
+
+    def _expected(
+        self, now: float, stats: Stats, pressure: Pressure, created: Mapping[str | None, Sequence[float]]
+    ) -> dict[str, Any]:
+        """Return the forecast, and a new task's chance; neither is known while the queue is paused."""
         waiting = WaitingTasks(stats.pending, stats.oldest_pending_seconds, lambda: chain(*created.values()))
-        rules = queue.admin.config.rules()
+        rules, paused = self._queue.admin.config.rules(), self._queue.paused()
         forecast = self._forecaster.forecast(now, rules, pressure, stats.taken, waiting)
-        return PageSnapshot(
-            at=now,
-            paused=paused,
-            slowed=workers_slowed(store, name, now),
-            stats=stats,
-            pressure=pressure,
-            shed_per_second=self._shed_rate.per_second(now, stats, pressure),
-            marks=marks_of(created, stats.pending, now, horizon_seconds),
-            horizon_seconds=horizon_seconds,
-            waiting_by_group={group: len(times) for group, times in created.items()},
-            group_rules=queue.admin.config.groups,
-            held=held,
-            waits=self._waits.add(now, held),
-            survey=self._surveyor.survey(),
-            dead_letters=[(task, core_of(queue).lifecycle.live_until(task)) for task in letters],
-            causes=self.causes,
-            turned_away=store.read_counts(name, REFUSED),
-            forecast=None if paused else forecast,
-        )
+        return {
+            "paused": paused,
+            "probability_in_time": chance_in_time(forecast, pressure, paused=paused),
+            "forecast": {} if paused else forecast_lines(forecast, waiting=stats.pending > 0),
+        }
+
+    def _dead_letters(self, now: float) -> list[dict[str, Any]]:
+        live_until = core_of(self._queue).lifecycle.live_until
+        letters = self._queue.list(TaskStatus.FAILURE, limit=SHOWN_DEAD_LETTERS)
+        return [dead_letter_row(task, live_until(task), now) for task in letters]
+
+
+def _group_rows(
+    created: Mapping[str | None, Sequence[float]], held_tasks: Sequence[Task], rules: GroupRules
+) -> dict[str, Any]:
+    """Return a row for each group: its waiting tasks, of those read, its held tasks and its limits."""
+    held = Counter(task.group for task in held_tasks)
+    waiting = Counter({group: len(times) for group, times in created.items()})
+    groups = sorted({*waiting, *held}, key=lambda group: (-waiting[group], -held[group], str(group)))
+    running = RunningCounts()
+    for group, number in held.items():
+        running.add(group, number)
+    rows = [
+        {
+            "group": group,
+            "waiting": waiting[group],
+            "held": held[group],
+            "share": held[group] / len(held_tasks) if held_tasks else None,
+            "weight": rules.rule(group).weight,
+            "full": running.full(group, rules),
+        }
+        for group in groups[:SHOWN_GROUPS]
+    ]
+    return {"rows": rows, "left_out": max(0, len(groups) - SHOWN_GROUPS)}
+
+
+def _with_refused(survey: Survey, refused: Mapping[str, int]) -> dict[str, Any]:
+    """Return a survey with the puts that admission control refused, by reason."""
+    by_reason = dict(Counter(survey.by_reason) + Counter(refused))
+    return asdict(survey) | {"by_reason": by_reason, "turned_away": sum(refused.values())}
 
 
 def queue_row(queue: BaseQueue) -> dict[str, Any]:
