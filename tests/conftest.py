@@ -115,11 +115,6 @@ ONLY_WITH_ALL: Final = (
             "the_interval_of_a_gain_covers_what_other_recordings_show",
         )
     ),
-    # Orders by time show that a forecast heeds the max ages of tasks.
-    *(
-        f"tests/unit/simulate/test_forecast.py::test_tasks_are_forecast_by_their_own_max_ages[{order}]"
-        for order in ("deadline", "value")
-    ),
     # One walk shows that no task is lost; the function with the most imports, that the layer has them.
     *(f"tests/unit/stores/test_conservation.py::test_walked[memory-300-{seed}]" for seed in range(1, 5)),
     *(

@@ -208,6 +208,6 @@ PLANTED: Final[dict[str, Planted]] = {
         "dynamodb", "limits", "freshq.queue.core.Core.count_lapsed", lambda *_: False, seed=28
     ),
     "a repeated claim that looks like the one before it": Planted(
-        "sqlite", "replies", "freshq.stores.sql.lines.new_token", lambda: "the same", seed=89
+        "sqlite", "replies", "freshq.stores.sql.lines.new_token", lambda: "the same", seed=37
     ),
 }

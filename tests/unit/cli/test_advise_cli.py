@@ -11,11 +11,17 @@ from typer.testing import CliRunner, Result
 from freshq import Queue
 from freshq.cli.commands.recording import command_of
 from freshq.cli.main import app
-from freshq.simulate import Source
+from freshq.simulate import Source, advice
 
 
 def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw fewer recordings; `tests/unit/simulate/test_advice.py` tests what their number decides."""
+    monkeypatch.setattr(advice, "RESAMPLES", 4)
 
 
 @pytest.fixture

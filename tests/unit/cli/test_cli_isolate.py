@@ -76,7 +76,8 @@ def is_gone(process: Any) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.matrix("processes")
+@pytest.mark.parametrize("processes", ["2", "1"])
 def test_tasks_run_and_only_events_are_printed(
     folder: Path, queue: Queue, sqlite_url: str, processes: str
 ) -> None:
@@ -100,6 +101,7 @@ def test_handlers_are_found_by_their_name(folder: Path, queue: Queue, sqlite_url
     assert known(queue, "a").result == 2
 
 
+@pytest.mark.matrix("number")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_every_process_lets_runs_end(
     folder: Path, queue: Queue, sqlite_url: str, number: signal.Signals

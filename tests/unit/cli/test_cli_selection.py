@@ -3,6 +3,7 @@
 import json
 from functools import partial
 from pathlib import Path
+from shutil import copyfile
 from typing import Any, Final
 
 import pytest
@@ -23,12 +24,12 @@ CAUSES: Final = {
 }
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    """Return the address of a queue with 374 dead letters of four causes, and ten tasks that wait."""
-    url = f"sqlite:///{tmp_path}/tasks.db"
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of a queue with 374 dead letters of four causes, and ten tasks that wait."""
+    file = tmp_path_factory.mktemp("filled") / "tasks.db"
     clock = Clock(1_800_000_000.0)
-    with Queue.sql(url, max_age_seconds=None, clock=clock) as queue:
+    with Queue.sql(f"sqlite:///{file}", max_age_seconds=None, clock=clock) as queue:
         queue.create_table()
         for (kind, error), count in CAUSES.items():
             queue.put_many([{"payload": n, "kind": kind, "group": f"g{n % 2}"} for n in range(count)])
@@ -36,7 +37,13 @@ def address(tmp_path: Path) -> str:
                 queue.fail(claim, error=error.replace("17", str(claim.task.payload)))
             clock.advance(3600)
         queue.put_many([{"payload": n, "kind": ("quote", "mail")[n % 2]} for n in range(10)])
-    return url
+    return file
+
+
+@pytest.fixture
+def address(filled: Path, tmp_path: Path) -> str:
+    """Return the address of a copy of the filled queue."""
+    return f"sqlite:///{copyfile(filled, tmp_path / 'tasks.db')}"
 
 
 def answer(address: str, *words: str) -> Any:

@@ -14,6 +14,7 @@ import pytest
 from freshq.policy.order import Order
 from freshq.policy.rules import ReserveRule
 from freshq.simulate import Clients, Objective, Recording, Settings, Source, advise, outages, replay
+from freshq.simulate import advice as advice_module
 from freshq.simulate.advice import (
     Advice,
     Interval,
@@ -45,6 +46,16 @@ def recording(rate: float, tasks: int = 6000, seed: int = 1, **more: Any) -> Rec
         array("d", load.values),
         bytearray(count if load.values else 0),
     )
+
+
+@pytest.fixture
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw five recordings, with Student's t for them; others test the intervals of twenty."""
+    monkeypatch.setattr(advice_module, "RESAMPLES", 5)
+    monkeypatch.setattr(advice_module, "T_95", 2.776)
+
+
+quickly: Final = pytest.mark.usefixtures("few_resamples")
 
 
 @functools.cache
@@ -161,6 +172,7 @@ def test_the_interval_of_a_gain_covers_what_other_recordings_show() -> None:
     assert sum(gain.low <= mean <= gain.high for gain in gains) >= 15
 
 
+@quickly
 @pytest.mark.matrix
 @pytest.mark.parametrize("rate", [9.0, 20.0])
 def test_a_gain_is_the_loss_the_other_way_round(rate: float) -> None:
@@ -180,6 +192,7 @@ def test_a_gain_is_the_loss_the_other_way_round(rate: float) -> None:
     assert (swapped.low, swapped.high) == pytest.approx((-change.high, -change.low))
 
 
+@quickly
 @pytest.mark.matrix
 @pytest.mark.parametrize(("rate", "tasks"), [(10.5, 1500), (9.3, 3000), (4.0, 700)])
 def test_advice_does_not_contradict_itself(rate: float, tasks: int) -> None:
@@ -213,6 +226,7 @@ def test_a_recording_that_is_too_short() -> None:
 # --- advice
 
 
+@quickly
 def test_under_overload_newest_first_is_recommended_over_oldest_first() -> None:
     today = Settings(servers=10, order="fifo", reserve="none")
     advice = advise(recording(20.0, 3000), today, Objective())
@@ -231,6 +245,7 @@ def test_near_the_capacity_oldest_first_is_recommended() -> None:
     assert advice.best.gain.is_told
 
 
+@quickly
 def test_where_nothing_helps_it_says_so() -> None:
     advice = advised(4.0, 700)
     assert advice.best.change == {}
@@ -241,6 +256,7 @@ def test_where_nothing_helps_it_says_so() -> None:
     assert advice.enough_servers <= 10
 
 
+@quickly
 def test_an_objective_for_one_level() -> None:
     load = recording(12.0, 700, priorities={9: 0.2, 0: 0.8})
     goal = Objective.parse("0.9@3s for level 9")
@@ -262,6 +278,7 @@ def test_servers_are_counted() -> None:
 VALUES: Final = {10.0: 0.2, 4.0: 0.3, 1.0: 0.5}
 
 
+@quickly
 def test_tasks_with_values_are_best_served_by_value() -> None:
     load = recording(30.0, 600, values=VALUES)
     advice = advise(load, NOW, Objective.of(load))
@@ -279,6 +296,7 @@ def test_tasks_with_values_are_best_served_by_value() -> None:
     assert (plain.today_in_time_share, plain.best.in_time_share) == (None, None)
 
 
+@quickly
 def test_without_deadlines_orders_are_compared_by_time() -> None:
     load = recording(9.0, 1000)
     load = dataclasses.replace(load, ages=array("d", [math.inf]) * len(load))
@@ -307,6 +325,7 @@ REGRESSIONS: Final = (
 )
 
 
+@quickly
 @pytest.mark.parametrize(("rate", "changes"), REGRESSIONS)
 def test_a_regression_is_caught(rate: float, changes: dict[str, Any]) -> None:
     new = read_settings({"servers": 10, **changes})
@@ -315,6 +334,7 @@ def test_a_regression_is_caught(rate: float, changes: dict[str, Any]) -> None:
     assert found.change.high < 0
 
 
+@quickly
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_no_false_alarm(seed: int) -> None:
     load = recording(9.0, 3000, seed)
@@ -323,6 +343,7 @@ def test_no_false_alarm(seed: int) -> None:
         assert not replay(load, NOW, new, Threshold.parse("in_time<-1%"), seed).fails
 
 
+@quickly
 def test_a_loss_of_value_is_caught_although_as_many_tasks_are_in_time() -> None:
     load = recording(20.0, 300, values=VALUES)
     by_value = NOW.changed(order=Order.VALUE)
@@ -342,6 +363,7 @@ def test_thresholds() -> None:
             Threshold.parse(wrong)
 
 
+@quickly
 def test_the_fixture(freshq_replay: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "load.jsonl"
     load = recording(20.0, 2000)

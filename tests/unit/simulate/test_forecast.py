@@ -78,7 +78,8 @@ def test_a_backlog_that_clears() -> None:
     assert found.more_slots.high == 0
 
 
-@pytest.mark.parametrize("scale", [1, 20, 400])
+@pytest.mark.matrix
+@pytest.mark.parametrize("scale", [400, 20, 1])
 def test_a_large_queue_is_simulated_in_batches(scale: int) -> None:
     moment = replace(
         OVERLOADED,
@@ -174,6 +175,7 @@ class TestForecaster:
         assert WaitingTasks(0, None, list).ages(100.0) == []
 
 
+@pytest.mark.matrix("order")
 @pytest.mark.parametrize("order", list(Order))
 def test_tasks_are_forecast_by_their_own_max_ages(order: Order) -> None:
     """A queue of a minute whose tasks all live for 2 s has the future of a queue of 2 s."""

@@ -66,7 +66,7 @@ def delivered(load: Load, order: Order, servers: int, *, levels: bool = False) -
 # --- the order by value beside others
 
 
-@pytest.mark.matrix("load")
+@pytest.mark.matrix("load", "mix")
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("load", LOADS)
 def test_four_slots_deliver_as_much_as_levels_by_value_although_services_vary(load: float, mix: str) -> None:
@@ -76,7 +76,7 @@ def test_four_slots_deliver_as_much_as_levels_by_value_although_services_vary(lo
     assert value >= (1.6 if load == max(LOADS) else 1.0) * delivered(tasks, Order.LIFO, 4)
 
 
-@pytest.mark.matrix("load", "servers", "even")
+@pytest.mark.matrix("load", "mix", "servers", "even")
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize(("servers", "even"), [(4, False), (1, True)])
@@ -89,7 +89,7 @@ def test_linear_decay_never_delivers_less_than_another_order(
         assert value >= delivered(tasks, order, servers), order
 
 
-@pytest.mark.matrix("load", "servers", "even")
+@pytest.mark.matrix("load", "mix", "servers", "even")
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize(("servers", "even"), [(4, False), (1, True)])
