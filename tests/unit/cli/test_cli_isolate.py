@@ -17,7 +17,7 @@ from tests.support.readings import known
 from tests.support.work_process import Work, until
 
 APP = """
-import collections, itertools, os, pathlib, signal, time
+import collections, itertools, os, pathlib, signal, subprocess, time
 from freshq import Handlers
 
 handlers = Handlers()
@@ -34,6 +34,7 @@ def waits(task):
     return "done"
 
 def hangs(task):
+    subprocess.Popen(["sleep", "600"])
     pathlib.Path(f"{task.task_id}.new").write_text(str(os.getpid()))
     pathlib.Path(f"{task.task_id}.new").rename(f"started-{task.task_id}")
     collections.deque(itertools.repeat(None), maxlen=0)
@@ -138,10 +139,11 @@ def test_nothing_outlives_a_worker_that_is_killed(folder: Path, queue: Queue, sq
     queue.put(["waits"], task_id="b")
     with Work(folder, sqlite_url, "--isolate") as work:
         slots = [started(folder, each) for each in ("a", "b")]
-        template = slots[0].parent()
+        template, programs = slots[0].parent(), slots[0].children()
+        assert len(programs) == 1
         os.kill(work.process.pid, signal.SIGKILL)
         work.wait()
-    until(lambda: all(map(is_gone, (*slots, template))))
+    until(lambda: all(map(is_gone, (*slots, *programs, template))))
 
 
 def test_a_worker_of_the_application(folder: Path, queue: Queue, sqlite_url: str) -> None:
@@ -156,12 +158,17 @@ def test_a_worker_of_the_application(folder: Path, queue: Queue, sqlite_url: str
     assert known(queue, "a").result == 2
 
 
-@pytest.mark.parametrize("guard", ["if __name__ == '__main__': ", ""])
-def test_a_runner_in_the_main_module(folder: Path, guard: str) -> None:
+@pytest.mark.parametrize(
+    ("guard", "runner"),
+    [("if __name__ == '__main__': ", "run"), ("if __name__ == '__main__': ", "handlers"), ("", "run")],
+)
+def test_a_runner_in_the_main_module(folder: Path, guard: str, runner: str) -> None:
     program = (
-        "from freshq import Queue, Worker\n"
+        "from freshq import Handlers, Queue, Worker\n"
         "def run(task): return 1\n"
-        f"{guard}print(Worker(Queue.memory(), run, isolate=True, idle_exit_seconds=0).run().claimed)\n"
+        "handlers = Handlers()\n"
+        "handlers.on('kind')(run)\n"
+        f"{guard}print(Worker(Queue.memory(), {runner}, isolate=True, idle_exit_seconds=0).run().claimed)\n"
     )
     (folder / "script.py").write_text(program, "utf-8")
     done = subprocess.run(

@@ -722,8 +722,10 @@ class Handlers(CoroutineRunner):
         Raises:
             PicklingError: If no module has them.
         """
-        modules = [*(each.function.__module__ for each in self._handlers.values()), *sys.modules]
-        for module in sorted(dict.fromkeys(modules), key=lambda name: name == "__main__"):
+        modules = dict.fromkeys(each.function.__module__ for each in self._handlers.values())
+        modules |= dict.fromkeys(sys.modules)
+        modules.pop("__mp_main__", None)  # what multiprocessing calls "__main__" in other processes
+        for module in sorted(modules, key=lambda name: name == "__main__"):
             for name, value in list(vars(sys.modules.get(module, self)).items()):
                 if value is self:
                     return imported, (module, name)
