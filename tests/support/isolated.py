@@ -1,17 +1,20 @@
 """Runners for workers whose tasks run in processes of their own, which import this module."""
 
 import asyncio
+import atexit
 import collections
 import contextvars
 import ctypes
 import itertools
 import logging
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -199,6 +202,53 @@ def starts_program(_task: Task, pid_file: str) -> None:
             continue
 
 
+def terminates(_task: Task) -> int | None:
+    """End a child process by a signal that comes before it has begun; return its exit status."""
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(FOREVER_SECONDS,))
+    child.start()
+    child.terminate()
+    child.join()
+    return child.exitcode
+
+
+def leaves_to_exit(_task: Task, pid_file: str, cleaned: str) -> None:
+    """Leave a child process and a file, both of which a Python process cleans up when it exits."""
+    child = multiprocessing.get_context("fork").Process(
+        target=time.sleep, args=(FOREVER_SECONDS,), daemon=True
+    )
+    child.start()
+    Path(pid_file).write_text(str(child.pid), "utf-8")
+    weakref.finalize(mark, mark, cleaned)
+
+
+def leaves_program(_task: Task) -> list[int]:
+    """Return the ids of a program that goes on, and of the template."""
+    program = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER_SECONDS})"])
+    return [program.pid, os.getppid()]
+
+
+def alarms(_task: Task, lines: int) -> int:
+    """Interrupt writes of long lines of the log by a time limit of its own."""
+
+    class OwnLimit(BaseException):
+        pass
+
+    def exceed(*_: object) -> None:
+        raise OwnLimit
+
+    before = signal.signal(signal.SIGALRM, exceed)
+    exceeded = 0
+    for _number in range(lines):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.005)
+            while True:
+                logging.getLogger("isolated.application").warning("x" * 200_000)
+        except OwnLimit:
+            exceeded += 1
+    signal.signal(signal.SIGALRM, before)
+    return exceeded
+
+
 def closes_files(_task: Task) -> None:
     """Close every file, as a daemon does."""
     os.closerange(3, 256)
@@ -338,6 +388,19 @@ async def async_batch(tasks: list[Task[int]]) -> list[int]:
 def providing() -> Iterator[str]:
     """Provide nothing; for a handler that no module has."""
     yield "nothing"
+
+
+class Registering:
+    """A runner that leaves something to be cleaned up where it is imported."""
+
+    def __init__(self, cleaned: str) -> None:
+        self.cleaned = cleaned
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        atexit.register(mark, state["cleaned"])
+
+    def __call__(self, _task: Task) -> None:
+        """Do nothing."""
 
 
 class Callable_:  # noqa: N801 - the word is taken

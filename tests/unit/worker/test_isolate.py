@@ -10,16 +10,21 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import Mock
 
 import psutil  # type: ignore[import-untyped]  # its stubs are no package of ours
 import pytest
 
 from freshq import GroupRule, GroupRules, Handlers, Queue, Task, TaskStatus, Worker
+from freshq.errors import LeaseLost
+from freshq.model.task import Progress, RunHandle
 from freshq.telemetry import Outcome, RunReport
 from freshq.worker import isolate
 from freshq.worker.options import parse_worker_options
+from freshq.worker.slot_process import End, Report
 from tests.support import isolated
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
@@ -123,6 +128,8 @@ PAYLOADS: dict[str, list[Any]] = {
     "closes": ["closes_files"],
     "memory": ["dies", signal.SIGKILL, 150],
     "floods": ["floods", 20_000],
+    "alarms": ["alarms", 10],
+    "terminates": ["terminates"],
 }
 
 
@@ -180,6 +187,14 @@ def test_a_put_into_a_copy_of_a_queue_in_memory_is_refused(work: Queue) -> None:
 def test_many_reports_end_with_the_last(work: Queue) -> None:
     task = known(work, "floods")
     assert (task.progress_fraction, task.progress_step) == (0.99995, "turn 19999")
+
+
+def test_signals_of_the_application_interrupt_no_message(work: Queue) -> None:
+    assert known(work, "alarms").result == 10
+
+
+def test_a_signal_ends_a_fork_of_a_run(work: Queue) -> None:
+    assert known(work, "terminates").result == -signal.SIGTERM
 
 
 def test_what_a_run_takes_and_its_push_back_reach_the_worker() -> None:
@@ -336,6 +351,24 @@ class TestDeath:
             wait_until(lambda: known(queue, "a").status is TaskStatus.SUCCESS)
         assert closed >= 4  # the socket of the template, and three of the process
 
+    def test_a_program_that_a_run_leaves_behind_is_no_zombie_at_its_end(self, queue: Queue) -> None:
+        queue.put(["leaves_program"], task_id="a")
+        with Working(queue, recycle_runs=1):
+            wait_until(lambda: known(queue, "a").status is TaskStatus.SUCCESS)
+            pid, template = known(queue, "a").result
+            program = psutil.Process(pid)
+            wait_until(lambda: program.ppid() == template)
+            program.kill()
+            wait_until(lambda: not program.is_running())
+            assert is_alive(template)
+
+    def test_what_is_left_to_the_exit_is_cleaned_up(self, queue: Queue, tmp_path: Path) -> None:
+        done(queue, "leaves_to_exit", str(tmp_path / "pid"), str(tmp_path / "cleaned"))
+        assert (tmp_path / "cleaned").exists()
+        assert not is_alive(pid_in(tmp_path / "pid"))
+        done(Queue.memory(), runner=isolated.Registering(str(tmp_path / "template cleaned")))
+        assert (tmp_path / "template cleaned").exists()
+
 
 def _group_of(pid: int) -> int:
     try:
@@ -371,9 +404,12 @@ class TestTimeLimit:
 
     def test_a_run_cleans_up_first(self, queue: Queue, tmp_path: Path) -> None:
         files = [str(tmp_path / name) for name in ("started", "cleaned")]
-        task = done(
-            queue, "cleans_up", *files, max_run_seconds=LIMIT_SECONDS, kill_grace_seconds=PATIENCE_SECONDS
-        )
+        options = {"max_run_seconds": LIMIT_SECONDS, "kill_grace_seconds": PATIENCE_SECONDS}
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
+        try:  # the processes do not inherit that
+            task = done(queue, "cleans_up", *files, **options)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         assert task.error == "it took longer than 2 s; it was stopped"
         assert (tmp_path / "cleaned").exists()
         assert "cleans_up" in (task.attempt_log[-1].traceback or "")  # where it was
@@ -439,6 +475,39 @@ class TestCancelling:
             (tmp_path / "release").touch()
             assert working.ended().outcomes[Outcome.SUCCEEDED] == 1
         assert known(queue, "a").result == pid
+
+
+class TestMessages:
+    def test_orders_that_nobody_reads_do_not_keep_the_worker_from_looking_on(self) -> None:
+        class Template:
+            files: list[int]
+
+            def fork(self, _number: int, files: list[int]) -> None:
+                self.files = [os.dup(each) for each in files]
+
+        template: Any = Template()
+        slot = isolate._Slot(template, 1)
+        run = isolate._Run(1, [RunHandle() for _ in range(1000)], None)
+        slot.run = run
+        for handle in run.handles:
+            handle.lost = LeaseLost("cancelled", task_id="a" * 200)
+            handle.why_cancelled = "its task is CANCELLED now"
+            slot.look(0.0, None, kill_grace_seconds=5)
+        assert run.stops_at == 5
+        with Connection(template.files[1]) as orders:
+            assert len(orders.recv().states) == 1000
+            slot.look(1.0, None, kill_grace_seconds=5)
+        for each in (template.files[0], template.files[2]):
+            os.close(each)
+        slot.forget()
+
+    def test_a_late_report_of_an_earlier_run_is_not_the_next_ones(self) -> None:
+        progress = Progress(0.5, "late")
+        ended = End([], None, False, [], [], 0)  # noqa: FBT003 - of a tuple
+        slot: Any = Mock(receive=Mock(side_effect=[Report(1, 7, progress), Report(2, 0, progress), ended]))
+        run = isolate._Run(2, [RunHandle()], None)
+        assert isolate._end_of(slot, run) is ended
+        assert run.handles[0].reported is progress
 
 
 class TestRecycling:

@@ -38,6 +38,7 @@ from freshq.worker.slot_process import (
     Report,
     Setup,
     Start,
+    framed,
 )
 
 if TYPE_CHECKING:
@@ -253,6 +254,9 @@ class _Slot:
             for each in theirs:
                 each.close()
         self._tasks, self._orders, self._end = self._files
+        os.set_blocking(self._orders.fileno(), False)
+        # The rest of the orders: the process reads none while C keeps its interpreter busy.
+        self._unsent = b""
 
     @contextmanager
     def running(self, run: _Run, start: Start) -> Iterator[None]:
@@ -283,6 +287,7 @@ class _Slot:
         run = self.run
         if run is None:
             return
+        self._send_orders()
         if self.has_ended():
             self._shut()
         elif now >= run.kill_at:
@@ -295,14 +300,20 @@ class _Slot:
             self._order(run.order())
             self.signal(signal.SIGTERM)
         elif run.told < run.cancelled:
-            run.told = run.cancelled
             if run.why is not None:
                 run.stops_at = min(run.stops_at, now + kill_grace_seconds)
-            self._order(run.order())
+            if not self._unsent:
+                run.told = run.cancelled
+                self._order(run.order())
 
     def _order(self, order: Order) -> None:
-        with suppress(OSError):  # it has ended
-            self._orders.send(order)
+        self._unsent += framed(order)
+        self._send_orders()
+
+    def _send_orders(self) -> None:
+        with suppress(OSError):  # the pipe is full, or the process has ended
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._orders.fileno(), self._unsent) :]
 
     def kill(self, why: str) -> None:
         """Kill it, although its run has not ended."""
@@ -572,7 +583,7 @@ def _end_of(slot: _Slot, run: _Run) -> End:
         message = slot.receive()
         if isinstance(message, End):
             return message
-        if isinstance(message, Report):
+        if isinstance(message, Report) and message.number == run.number:
             run.handles[message.place].reported = message.progress
         elif isinstance(message, LogLine):
             record = logging.makeLogRecord(message.values)

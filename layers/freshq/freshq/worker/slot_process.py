@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from multiprocessing import process, spawn
+from multiprocessing import process, spawn, util
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -33,7 +34,7 @@ from freshq.worker.runner import CoroutineRunner, RunContexts
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
     from freshq.errors import LeaseLost
@@ -49,6 +50,15 @@ REPORT_SECONDS: Final = 0.02
 RSS_BYTES: Final = 1 if sys.platform == "darwin" else 1024
 MAX_TRACEBACK_CHARS: Final = 50_000
 PR_SET_PDEATHSIG: Final = 1
+PR_SET_CHILD_SUBREAPER: Final = 36
+# Larger messages may be written in parts if a signal comes.
+WHOLE_BYTES: Final = 16_384
+MAX_SHORT_BYTES: Final = 0x7FFFFFFF
+# Signals for which an application may have a handler that raises an exception, such as its own time limit.
+TIMERS: Final = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGUSR1, signal.SIGUSR2)
+# How long the slot processes have to end by themselves once the worker has ended, and then exit functions.
+LEAVE_SECONDS: Final = 0.5
+EXIT_SECONDS: Final = 5
 # Counts as much as a tenth of the memory, in thousandths.
 OOM_SCORE: Final = 100
 # Returns the block that makes a run of the worker current in another process.
@@ -79,6 +89,13 @@ class Start(NamedTuple):
     block: RunBlock | None
 
 
+def framed(message: object) -> bytes:
+    """Return a message as `Connection.recv_bytes` reads it, so that one call can write it."""
+    data = pickle.dumps(message)
+    is_short = len(data) <= MAX_SHORT_BYTES
+    return (struct.pack("!i", len(data)) if is_short else struct.pack("!iQ", -1, len(data))) + data
+
+
 class Order(NamedTuple):
     """Tells a run why each task should stop, and its lost lease; with `ends`, its process ends as well."""
 
@@ -88,8 +105,9 @@ class Order(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Progress of the task at a place of a batch."""
+    """Progress of the task at a place of a batch, in a run."""
 
+    number: int
     place: int
     progress: Progress
 
@@ -229,7 +247,9 @@ class SlotProcess:
         self._runner, self._contexts, self._loop = runner, RunContexts(), OwnLoop()
         self._tasks, self._orders = tasks, orders
         self._own_id = os.getpid()
-        self._sending, self._ordering = threading.Lock(), threading.Lock()
+        # Garbage may be collected while it is held, by a method that logs.
+        self._sending = threading.RLock()
+        self._ordering = threading.Lock()
         self._number = 0
         # Of the tasks that run; empty between runs.
         self._handles: list[_Handle] = []
@@ -237,8 +257,7 @@ class SlotProcess:
         # The handler of SIGTERM may raise in the function of the task, but not while that writes to the pipe.
         self._may_raise = self._writes = False
         self._ends = self._is_signalled = False
-        signal.signal(signal.SIGTERM, lambda *_: self._on_signal())
-        signal.signal(signal.SIGINT, lambda *_: None)  # unlike SIG_IGN, not inherited by programs
+        _catch_in_this_process({signal.SIGTERM: lambda *_: self._on_signal(), signal.SIGINT: lambda *_: None})
         Forwarding(self._send, setup)
         for store in getattr(sys.modules.get("freshq.stores.memory"), "STORES", ()):
             store.is_copy = True
@@ -265,9 +284,8 @@ class SlotProcess:
             was_told = _are_cancelled(handles) or self._is_signalled
         last, units = [each.reported for each in handles], [each.units for each in handles]
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_BYTES
-        data = pickle.dumps(End(answers, raised, was_told, last, units, peak_bytes))
-        with suppress(OSError), self._sending:  # the worker has ended
-            self._tasks.send_bytes(data)
+        with suppress(OSError):  # the worker has ended
+            self._send(End(answers, raised, was_told, last, units, peak_bytes))
 
     def _begin(self, start: Start) -> list[_Handle]:
         """Return the handles of tasks, to which the orders of the worker apply from now on."""
@@ -324,12 +342,14 @@ class SlotProcess:
 
     def _send(self, message: object) -> None:
         """Send a message to the worker, from any thread."""
-        data = pickle.dumps(message)
+        data = framed(message)
         is_main = threading.current_thread() is threading.main_thread()
         try:
             self._writes = self._writes or is_main
-            with self._sending:
-                self._tasks.send_bytes(data)
+            with _timers_held(is_main and len(data) > WHOLE_BYTES), self._sending:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(self._tasks.fileno(), rest) :]
         finally:
             if is_main:
                 self._writes = False
@@ -337,7 +357,7 @@ class SlotProcess:
 
     def _report(self, number: int, place: int, progress: Progress) -> None:
         if self._handles and number == self._number:  # not a thread of an earlier run
-            self._send(Report(place, progress))
+            self._send(Report(number, place, progress))
 
     def _on_signal(self) -> None:
         """Follow SIGTERM if the worker has sent it: a service manager may signal every process.
@@ -355,6 +375,7 @@ class SlotProcess:
 
     def _follow(self) -> None:
         """Follow the orders of the worker, in a thread of its own; end with the worker."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, TIMERS)  # for the main thread, which can hold them back
         while True:
             try:
                 order: Order = self._orders.recv()
@@ -375,6 +396,42 @@ class SlotProcess:
             self._coroutine.cancel()
         elif order.ends and main is not None:
             signal.pthread_kill(main, signal.SIGTERM)
+
+
+def _catch_in_this_process(handlers: dict[signal.Signals, Callable[..., None]]) -> None:
+    """Handle signals here. They end the programs and the forks that the functions of tasks start."""
+    masks: list[Any] = []
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+
+    def forget() -> None:
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is handler:
+                signal.signal(number, signal.SIG_DFL)
+        release()
+
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    os.register_at_fork(  # a signal that came before `forget` would be lost
+        before=lambda: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, handlers)),
+        after_in_parent=release,
+        after_in_child=forget,
+    )
+
+
+@contextmanager
+def _timers_held(are_held: bool) -> Iterator[None]:  # noqa: FBT001 - read where it is called
+    """Hold back the application's signals in the block, which their exceptions must not leave halfway."""
+    if not are_held:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, TIMERS)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _are_cancelled(handles: Sequence[RunHandle]) -> bool:
@@ -435,6 +492,7 @@ class Template:
             if self._control.fileno() in ready:
                 request, files, _flags, _address = socket.recv_fds(self._control, REQUEST.size, 3)
                 if len(request) < REQUEST.size:
+                    self._end_forks()
                     return
                 self._follow(request, files)
 
@@ -477,7 +535,7 @@ class Template:
                 each.close()
             for _process_id, end in self._forks.values():
                 end.close()
-            atexit._clear()  # noqa: SLF001 - the template's: they would delete its temporary folders
+            _forget_template()
             if os.getppid() == template_id:
                 SlotProcess(self._runner, self._setup, tasks, orders).serve()
             atexit._run_exitfuncs()  # noqa: SLF001 - as the interpreter does at its end
@@ -491,15 +549,41 @@ class Template:
             os._exit(status)
 
     def _reap(self) -> None:
-        """Tell the ends of the slot processes that have ended."""
-        for number, (process_id, end) in list(self._forks.items()):
-            ended, status, usage = os.wait4(process_id, os.WNOHANG)
-            if ended:
-                del self._forks[number]
+        """Tell the ends of the slot processes that have ended; forget programs that they left behind."""
+        with suppress(ChildProcessError):  # there is none
+            while (ended := os.wait4(-1, os.WNOHANG))[0]:
+                process_id, status, usage = ended
+                number = next((key for key, fork in self._forks.items() if fork[0] == process_id), None)
+                if number is None:
+                    continue
                 if status:  # what its runs have started would go on unobserved
                     _signal_group(process_id, signal.SIGKILL)
                 exit_status = os.waitstatus_to_exitcode(status)
-                _tell(end, process_id, exit_status, usage.ru_maxrss * RSS_BYTES)
+                _tell(self._forks.pop(number)[1], process_id, exit_status, usage.ru_maxrss * RSS_BYTES)
+
+    def _end_forks(self) -> None:
+        """Let the slot processes end as the worker has ended; kill the others, and what they have started."""
+        until = time.monotonic() + LEAVE_SECONDS
+        while self._forks and time.monotonic() < until:
+            select.select([self._woken], [], [], 0.01)
+            self._reap()
+        for process_id, _end in self._forks.values():
+            _signal_group(process_id, signal.SIGKILL)
+
+
+def _forget_template() -> None:
+    """Leave to the template what it has to clean up, such as its temporary folders and child processes.
+
+    As in the forks of multiprocessing. What the runs of this process leave is cleaned up at its end.
+    """
+    atexit._clear()  # noqa: SLF001 - has no public name, as the following
+    finalize: Any = weakref.finalize
+    finalize._registry.clear()  # noqa: SLF001
+    finalize._registered_with_atexit = False  # noqa: SLF001
+    process._children.clear()  # type: ignore[attr-defined]  # noqa: SLF001
+    util._finalizer_registry.clear()  # type: ignore[attr-defined]  # noqa: SLF001
+    util._run_after_forkers()  # type: ignore[attr-defined]  # noqa: SLF001
+    atexit.register(util._exit_function)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _offer_to_kernel() -> None:
@@ -523,6 +607,9 @@ def template(descriptor: int) -> None:
     """Be the template of a worker: read the setup from a socket, import the runner, and serve."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the worker ends it, once its runs have ended
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread that started it may have blocked some
+    if sys.platform == "linux":  # the worker may be the init process of a container
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with socket.socket(fileno=descriptor) as control, Connection(os.dup(descriptor)) as messages:
         try:
             setup: Setup = messages.recv()
@@ -541,4 +628,7 @@ def template(descriptor: int) -> None:
         messages.send(None)
         messages.close()
         Template(control, setup, runner).serve()
-        os._exit(0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(EXIT_SECONDS)  # nobody may be left to kill it
+    atexit._run_exitfuncs()  # noqa: SLF001 - of the application's modules
+    os._exit(0)
