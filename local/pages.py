@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import threading
 import time
 import tomllib
 from collections import Counter
@@ -36,7 +35,15 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from freshq import Queue
-from freshq.cli.commands.demo import CAPACITY_PER_SECOND, FATES, Plan, contestants, offer, wait_text
+from freshq.cli.commands.demo import (
+    CAPACITY_PER_SECOND,
+    FATES,
+    RATE_PER_SECOND,
+    Plan,
+    contestants,
+    offered,
+    wait_text,
+)
 from freshq.simulate.sweep import Colour
 from freshq.stores.sql.agenda import UpkeepStatements
 from freshq.stores.sql.history import HistoryStatements
@@ -335,21 +342,13 @@ rect[class]{{animation-duration:{seconds}s;animation-timing-function:linear}}
 
 def recorded_demo(plan: Plan) -> list[tuple[Standing, ...]]:
     """Run the demonstration; return the fates of both queues' tasks at each second, and after the end."""
-    both = contestants(plan)
-    stopped = threading.Event()
-    load = threading.Thread(target=offer, args=(plan, [each.queue for each in both], stopped))
-    for each in both:
-        each.start()
-    load.start()
-    began, seen = time.monotonic(), []
-    for second in range(round(plan.total_seconds)):
-        time.sleep(max(0.0, began + second - time.monotonic()))
-        seen.append(tuple(each.standing() for each in both))
-    time.sleep(max(0.0, began + plan.total_seconds - time.monotonic()))
-    stopped.set()
-    load.join()
-    for each in both:
-        each.stop()
+    both = contestants(plan).values()
+    with offered(plan, both):
+        began, seen = time.monotonic(), []
+        for second in range(round(plan.total_seconds)):
+            time.sleep(max(0.0, began + second - time.monotonic()))
+            seen.append(tuple(each.standing() for each in both))
+        time.sleep(max(0.0, began + plan.total_seconds - time.monotonic()))
     return [*seen, tuple(each.standing() for each in both)]
 
 
@@ -362,7 +361,7 @@ def moving_picture(plan: Plan, frames: Sequence[Sequence[Standing]]) -> str:
     style = PICTURE_STYLE.format(end=ROW_HEIGHT * (len(frames) - 1), seconds=len(frames) - 1)
     width, height = PICTURE_SIZE
     head = (
-        f"Both are offered {plan.rate_per_second:g} tasks a second and can do {CAPACITY_PER_SECOND:g}. "
+        f"Both are offered {RATE_PER_SECOND:g} tasks a second and can do {CAPACITY_PER_SECOND:g}. "
         f"A task is worth nothing after {plan.deadline_seconds:g} s."
     )
     lines = [

@@ -11,7 +11,6 @@ from urllib.parse import parse_qsl, urlencode
 from freshq.errors import ENCODED, Unreachable, needs, quoted, quoted_address
 from freshq.model.fields import DEFAULT_NAME
 from freshq.model.storable_options import (
-    NONE,
     DynamoDBOptions,
     StorableOptions,
     count_or_none,
@@ -74,10 +73,17 @@ def _converters(options: type[BaseModel]) -> Converters:
     return {name: numbers.get(field.annotation, str) for name, field in fields}
 
 
+def lease_or_none(text: str) -> float | None:
+    """Return a lease in seconds; None for "none"."""
+    seconds = seconds_or_none(text)
+    return None if isinstance(seconds, str) else seconds
+
+
 # The allowed values of an option that is not a number.
 WANTED: Final[Mapping[object, str]] = {
     telemetry_named: TELEMETRY,
     seconds_or_none: "a number or none",
+    lease_or_none: "a number or none",
     count_or_none: "a whole number or none",
 }
 
@@ -116,7 +122,7 @@ SQL_OPTIONS: Final[Converters] = {
 
 MATCH_OPTIONS: Final[Converters] = {
     "order": str,
-    "lease_seconds": seconds_or_none,
+    "lease_seconds": lease_or_none,
     "override": switch,
     "worker_name": str,
 }
@@ -417,7 +423,7 @@ def open_match_queue(text: str, lease: str | None = None) -> MatchQueue:
     on_dynamodb = address.scheme == "dynamodb"
     known = MATCH_OPTIONS | (ACCOUNT_OPTIONS if on_dynamodb else HISTORY_OPTIONS)
     given = address.options if lease is None else address.options | {"lease_seconds": lease}
-    options, others = parsed_options(given, known)
+    options, others = split_options(given, known)
     if lease is not None:  # the lease of one command contradicts no stored one
         options["override"] = True
     if not on_dynamodb:  # other options are the driver's
@@ -426,26 +432,6 @@ def open_match_queue(text: str, lease: str | None = None) -> MatchQueue:
     if others:
         msg = f"queue: unknown option {quoted(next(iter(others)))} in the address; use {', '.join(known)}"
         raise ValueError(msg)
-    return _match_queue_on_dynamodb(address.location, options)
-
-
-def parsed_options(given: Mapping[str, str], known: Converters) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the parsed values of the known options, and the other options unchanged.
-
-    Raises:
-        ValueError: If a value does not fit its option.
-    """
-    options, others = split_options(given, known)
-    if options.get("lease_seconds") == NONE:
-        options["lease_seconds"] = None
-    return options, others
-
-
-def _match_queue_on_dynamodb(table: str, options: Mapping[str, Any]) -> MatchQueue:
-    from freshq.matching.queue import MatchQueue
-
-    account = {name: options.get(name) for name in ACCOUNT_OPTIONS}
-    client = dynamodb_client(table, **account) if any(account.values()) else None
-    return MatchQueue.dynamodb(
-        table, client, **{name: options[name] for name in MATCH_OPTIONS if name in options}
-    )
+    account = {name: options.pop(name, None) for name in ACCOUNT_OPTIONS}
+    client = dynamodb_client(address.location, **account) if any(account.values()) else None
+    return MatchQueue.dynamodb(address.location, client, **options)

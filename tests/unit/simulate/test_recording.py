@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from freshq.simulate import Recording, ServiceDistribution, read_recording, read_trace
+from freshq.simulate import Recording, ServiceDistribution, read_recording
 from freshq.simulate.load import MOST_ENDED, SWEEP_EVENTS, Recorder, parsed_events
 
 START_MS: Final = 1_700_000_000_000.0
@@ -212,7 +212,7 @@ def test_without_any_service_time_there_is_nothing_to_draw_from(tmp_path: Path) 
     file = write(tmp_path / "load.jsonl", {"at_seconds": 1.0}, {"at_seconds": 2.0})
     with pytest.raises(ValueError, match="service time"):
         read_recording(file).with_services(1)
-    drawn = read_trace(file, 10.0, service=ServiceDistribution.DET, service_mean_seconds=0.5)
+    drawn = read_recording(file).trace(10.0, service=ServiceDistribution.DET, service_mean_seconds=0.5)
     assert list(drawn.service) == [0.5, 0.5]
 
 

@@ -22,7 +22,7 @@ from freshq.simulate import (
     ServiceDistribution,
     Simulation,
     Source,
-    read_trace,
+    read_recording,
     simulate_load,
     summarize,
 )
@@ -235,14 +235,14 @@ def test_a_file_says_when_what_arrives(tmp_path: Path) -> None:
         json.dumps({"at_seconds": 1000.0, "deadline_seconds": 99.0, "group": "a"}),
         json.dumps({"at_seconds": 1020, "group": "b"}),
     )
-    load = read_trace(file, DEADLINE_SECONDS)
+    load = read_recording(file).trace(DEADLINE_SECONDS)
     assert list(load.created) == [0.0, 7.5, 20.0]
     assert list(load.service) == [2.0, 2.0, 2.0], "drawn from the times that are known"
     assert list(load.deadline) == [10.0, 12.5, 30.0]
     assert list(load.levels) == [0, 3, 0]
     assert load.groups == ["a", None, "b"]
     assert load.duration_seconds == pytest.approx(20.0)
-    assert len(read_trace(file, DEADLINE_SECONDS, duration_seconds=20.0)) == 2
+    assert len(read_recording(file).trace(DEADLINE_SECONDS, duration_seconds=20.0)) == 2
     assert summarize(simulate_load(load, OverloadRules(DEADLINE_SECONDS, fair=True), 1)).by_group.keys() == {
         "",
         "a",
@@ -267,19 +267,19 @@ def test_a_file_says_when_what_arrives(tmp_path: Path) -> None:
 def test_a_broken_line_is_named(tmp_path: Path, line: str, why: str) -> None:
     file = write(tmp_path / "load.jsonl", '{"at_seconds": 0}', "", line)
     with pytest.raises(ValueError, match=r"load\.jsonl, line 3: .*") as broken:
-        read_trace(file, DEADLINE_SECONDS)
+        read_recording(file)
     assert why in str(broken.value)
     assert "\n" not in str(broken.value)
 
 
 def test_a_file_that_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no\.jsonl: cannot be read"):
-        read_trace(tmp_path / "no.jsonl", DEADLINE_SECONDS)
+        read_recording(tmp_path / "no.jsonl")
     with pytest.raises(ValueError, match="no arrivals"):
-        read_trace(write(tmp_path / "empty.jsonl", ""), DEADLINE_SECONDS)
+        read_recording(write(tmp_path / "empty.jsonl", ""))
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match="not UTF-8"):
-        read_trace(tmp_path / "binary.jsonl", DEADLINE_SECONDS)
+        read_recording(tmp_path / "binary.jsonl")
 
 
 # --- measures

@@ -7,8 +7,7 @@ import json
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -53,13 +52,6 @@ HINTS: Final = (
 )
 
 
-class DraftStatus(StrEnum):
-    """Whether a draft may be put."""
-
-    UNDER_CONSTRUCTION = "UNDER_CONSTRUCTION"
-    READY = "READY"
-
-
 @dataclass
 class Draft:
     """A record that is not in the queue yet.
@@ -72,32 +64,7 @@ class Draft:
 
     task_id: str
     payload: Any
-    status: DraftStatus = DraftStatus.UNDER_CONSTRUCTION
-
-
-@dataclass
-class Drafts:
-    """The drafts of one shell, by id."""
-
-    _drafts: dict[str, Draft] = field(default_factory=dict)
-
-    def make(self, task_ids: Iterable[str]) -> list[Draft]:
-        """Make test records, replacing records with the same ids."""
-        made = [Draft(task_id, shipment(task_id)) for task_id in task_ids]
-        self._drafts |= {draft.task_id: draft for draft in made}
-        return made
-
-    def find(self, task_id: str | None) -> Draft | None:
-        """Return the draft with this id, or None."""
-        return None if task_id is None else self._drafts.get(task_id)
-
-    def drop(self, draft: Draft) -> None:
-        """Forget a draft that has been queued."""
-        self._drafts.pop(draft.task_id, None)
-
-    def all(self) -> list[Draft]:
-        """Return the drafts in the order they were made."""
-        return list(self._drafts.values())
+    status: TaskStatus = TaskStatus.UNDER_CONSTRUCTION
 
 
 def shipment(task_id: str) -> dict[str, Any]:
@@ -115,219 +82,6 @@ TASK_VERBS: Final = ON_TASKS | {
 }
 
 
-class ShellCommands:
-    """The commands that only the shell has."""
-
-    def __init__(self, session: Session, drafts: Drafts, run_verb: Callable[[list[str]], int]) -> None:
-        """Work on a session.
-
-        Args:
-            session: The queue and the current task.
-            drafts: The records that are not in the queue yet.
-            run_verb: Runs a command of the command line and returns its status.
-        """
-        self._session = session
-        self._drafts = drafts
-        self._run_verb = run_verb
-
-    def commands(self) -> dict[str, Callable[[list[str]], None]]:
-        """Return the commands by name."""
-        return {
-            "id": self._id,
-            "info": self._info,
-            "data": self._data,
-            "sys": self._sys,
-            "create-test": self._create_test,
-            "ready": self._ready,
-            "update": self._update,
-            "reset": self._reset,
-            "enqueue": self._enqueue,
-            "restore": self._restore,
-            "aws": self._aws,
-        }
-
-    def before_verb(self, name: str, arguments: list[str]) -> None:
-        """Refuse a verb for tasks on a draft, named or current.
-
-        Raises:
-            RefusedError: If the task is a draft; the message has its status.
-        """
-        named = [argument for argument in arguments if not argument.startswith("-")]
-        draft = self._drafts.find(named[0] if named else self._session.current)
-        if draft is not None and name in TASK_VERBS and "--help" not in arguments:
-            msg = f"record {draft.task_id!r}: cannot {name} a record that is {draft.status}; enqueue it first"
-            raise RefusedError(msg)
-
-    def list_drafts(self) -> None:
-        """Print the records that are not in the queue yet."""
-        if self._session.output.as_json:
-            return
-        for draft in self._drafts.all():
-            typer.echo(f"not queued: {printable(draft.task_id)}  {draft.status}")
-
-    def _verb(self, *words: str) -> None:
-        status = self._run_verb(list(words))
-        if status:
-            raise typer.Exit(status)
-
-    def _task(self, arguments: list[str]) -> Task:
-        task_id = self._session.task_id(arguments[0] if arguments else None)
-        task = core_of(self._session.queue).found(task_id)
-        self._session.see(task_id)
-        return task
-
-    def _draft(self, arguments: list[str]) -> Draft | None:
-        return self._drafts.find(arguments[0] if arguments else self._session.current)
-
-    def _id(self, arguments: list[str]) -> None:
-        """Make a task the current one and show it. Without an id, clear the current task."""
-        if not arguments:
-            self._session.current = None
-            self._session.output.answer({"current": None}, "no current task")
-            return
-        self._info(arguments)
-        self._session.current = arguments[0]
-
-    def _info(self, arguments: list[str]) -> None:
-        """Show everything about the current task or record."""
-        draft = self._draft(arguments)
-        if draft is None:
-            self._session.output.task(self._task(arguments), self._session.queue.admin.now())
-            return
-        status = draft.status.value
-        answer = {"task_id": draft.task_id, "status": status, "payload": draft.payload}
-        facts = {"record": draft.task_id, "status": status, "payload": compact_json(draft.payload)}
-        self._session.output.answer(answer, facts)
-
-    def _data(self, arguments: list[str]) -> None:
-        """Show the payload of the current task or record."""
-        shown = self._draft(arguments) or self._task(arguments)
-        self._session.output.console.print_json(data=shown.payload)
-
-    def _sys(self, arguments: list[str]) -> None:
-        """Show the state of the current task or record."""
-        draft = self._draft(arguments)
-        if draft is not None:
-            facts = {"status": draft.status.value}
-        else:
-            facts = state(self._task(arguments), self._session.queue.admin.now())
-        self._session.output.answer(facts, facts)
-
-    def _create_test_records(self, queue: AttachedQueue) -> None:
-        """Write missing test records into an attached table, under construction."""
-        answer, lines = [], []
-        for record_id in TEST_IDS:
-            if new := queue.records.get(record_id) is None:
-                queue.records.put(shipment(record_id) | queue.records.key(record_id))
-                queue.records.hold(record_id)
-            record = queue.get(record_id)
-            status = "in another queue" if record is None else record.status.value
-            answer.append({"task_id": record_id, "status": status})
-            lines.append(f"record {record_id}: {status}" + ("" if new else ", existed already"))
-        self._session.output.answer(answer, *lines)
-
-    def _create_test(self, _: list[str]) -> None:
-        """Make four test records under construction: in an attached table, else known to this shell only."""
-        if isinstance(self._session.queue, AttachedQueue):
-            self._create_test_records(self._session.queue)
-        else:
-            self._create_drafts()
-        self._session.see(*TEST_IDS)
-
-    def _create_drafts(self) -> None:
-        queued = [task for task in map(self._session.queue.get, TEST_IDS) if task is not None]
-        taken = {task.task_id for task in queued}
-        made = self._drafts.make(task_id for task_id in TEST_IDS if task_id not in taken)
-        known: list[Draft | Task] = [*made, *queued]
-        answer = [{"task_id": each.task_id, "status": each.status.value} for each in known]
-        lines = [f"record {draft.task_id}: {draft.status}" for draft in made]
-        lines += [f"task {task.task_id}: already in the queue, {task.status}" for task in queued]
-        hint = [f"not queued yet: use id {made[0].task_id}, then enqueue"] if made else []
-        self._session.output.answer(answer, *lines, *hint)
-
-    def _ready(self, arguments: list[str]) -> None:
-        """Make a record ready, or return a dead letter or a claimed task to the queue."""
-        draft = self._draft(arguments)
-        if draft is not None:
-            self._mark(draft, DraftStatus.READY)
-            return
-        task = self._task(arguments)
-        if task.status is TaskStatus.FAILURE:
-            self._verb("redrive", task.task_id)
-        elif task.status is TaskStatus.TAKEN:
-            self._verb("release", task.task_id)
-        elif isinstance(self._session.queue, AttachedQueue):
-            self._verb("ready", task.task_id)
-        else:
-            msg = f"task {task.task_id!r}: cannot make ready a task that is {task.status}"
-            raise RefusedError(msg + "; ready needs a record, a dead letter or a claimed task")
-
-    def _mark(self, draft: Draft, status: DraftStatus) -> None:
-        draft.status = status
-        answer = {"task_id": draft.task_id, "status": draft.status.value}
-        self._session.output.answer(answer, f"record {draft.task_id}: {draft.status}")
-
-    def _update(self, arguments: list[str]) -> None:
-        """With READY_TO_SHIP, make the current record ready."""
-        if [argument.upper() for argument in arguments] != [READY_TO_SHIP]:
-            msg = f"status: must be {READY_TO_SHIP}, got {' '.join(arguments)!r}"
-            raise ValueError(msg)
-        self._ready([])
-
-    def _reset(self, arguments: list[str]) -> None:
-        """Put a record under construction again."""
-        draft = self._draft(arguments)
-        if draft is not None:
-            self._mark(draft, DraftStatus.UNDER_CONSTRUCTION)
-            return
-        task = self._task(arguments)
-        if not isinstance(self._session.queue, AttachedQueue):
-            msg = f"task {task.task_id!r}: cannot reset a task that is {task.status}; it is in the queue"
-            raise RefusedError(msg)
-        self._verb("hold", task.task_id)
-
-    def _enqueue(self, arguments: list[str]) -> None:
-        """Put a record, or a new task, into the queue."""
-        draft = self._draft(arguments)
-        if draft is not None:
-            receipt = self._session.queue.put(draft.payload, task_id=draft.task_id)
-            self._drafts.drop(draft)
-            print_receipt(self._session, receipt)
-        elif isinstance(self._session.queue, AttachedQueue):
-            record_id = self._session.task_id(arguments[0] if arguments else None)
-            record = self._session.queue.get(record_id)
-            if record is not None and record.status is TaskStatus.UNDER_CONSTRUCTION:
-                self._verb("ready", record_id)
-            self._verb("put", "--task-id", record_id, *arguments[1:])
-        elif arguments:
-            self._verb("put", *arguments)
-        else:
-            task = self._task([])
-            msg = f"task {task.task_id!r}: already queued, it is {task.status}; nothing was changed"
-            raise RefusedError(msg)
-
-    def _restore(self, arguments: list[str]) -> None:
-        """Return tasks to their lines as if they were put now. Claims of this shell need no --force."""
-        self.before_verb("restore", arguments)
-        named = [argument for argument in arguments if not argument.startswith("-")]
-        for task_id in named or filter(None, [self._session.current]):
-            if task_id in self._session.claims:
-                self._verb("release", task_id)
-        self._verb("restore", *arguments)
-
-    def _aws(self, arguments: list[str]) -> None:
-        """Reopen the same queue with other credentials: aws PROFILE [REGION]."""
-        if not 1 <= len(arguments) <= 2:  # noqa: PLR2004 - as the message says
-            raise ValueError("aws: must look like aws PROFILE [REGION]")
-        account = dict(zip(("profile", "region"), arguments, strict=False))
-        queue = open_queue(with_account(self._session.address, account), self._session.queue.name)
-        stats = queue.stats(approximate=True)
-        self._session.queue.close()
-        self._session.queue = queue
-        answer = {"profile": arguments[0], "pending": stats.pending}
-        self._session.output.answer(answer, f"connected: {stats.pending:,} tasks pending")
-
-
 class Shell:
     """Runs lines as commands of one queue.
 
@@ -340,16 +94,25 @@ class Shell:
         self.session = session
         self.worst_status = 0
         self._ended = False
-        own = ShellCommands(session, Drafts(), self.run_verb)
+        # The records that are not in the queue yet.
+        self._drafts: dict[str, Draft] = {}
         self._own: dict[str, Callable[[list[str]], None]] = {
-            **own.commands(),
+            "id": self._id,
+            "info": self._info,
+            "data": self._data,
+            "sys": self._sys,
+            "create-test": self._create_test,
+            "ready": self._ready,
+            "update": self._update,
+            "reset": self._reset,
+            "enqueue": self._enqueue,
+            "restore": self._restore,
+            "aws": self._aws,
             "help": self._help,
             "quit": self._quit,
         }
         self._verbs = lazy_commands(VERBS)
         self._group = OneLineErrors(commands=self._verbs)
-        self._before_verb = own.before_verb
-        self._list_drafts = own.list_drafts
 
     @property
     def names(self) -> list[str]:
@@ -403,10 +166,28 @@ class Shell:
 
     def _run_listed(self, name: str, arguments: list[str]) -> None:
         self._before_verb(name, arguments)
-        if status := self.run_verb([name, *arguments]):
-            raise typer.Exit(status)
+        self._verb(name, *arguments)
         if name in {"list", "ls"} and not arguments:
             self._list_drafts()
+
+    def _before_verb(self, name: str, arguments: list[str]) -> None:
+        """Refuse a verb for tasks on a draft, named or current.
+
+        Raises:
+            RefusedError: If the task is a draft; the message has its status.
+        """
+        named = [argument for argument in arguments if not argument.startswith("-")]
+        draft = self._draft(named)
+        if draft is not None and name in TASK_VERBS and "--help" not in arguments:
+            msg = f"record {draft.task_id!r}: cannot {name} a record that is {draft.status}; enqueue it first"
+            raise RefusedError(msg)
+
+    def _list_drafts(self) -> None:
+        """Print the records that are not in the queue yet."""
+        if self.session.output.as_json:
+            return
+        for draft in self._drafts.values():
+            typer.echo(f"not queued: {printable(draft.task_id)}  {draft.status}")
 
     def run_verb(self, words: list[str]) -> int:
         """Run a command of the command line on the shell's queue and return its status."""
@@ -434,6 +215,169 @@ class Shell:
     def _quit(self, _: list[str]) -> None:
         """Leave the shell."""
         self._ended = True
+
+    def _verb(self, *words: str) -> None:
+        status = self.run_verb(list(words))
+        if status:
+            raise typer.Exit(status)
+
+    def _task(self, arguments: list[str]) -> Task:
+        task_id = self.session.task_id(arguments[0] if arguments else None)
+        task = core_of(self.session.queue).found(task_id)
+        self.session.see(task_id)
+        return task
+
+    def _draft(self, arguments: list[str]) -> Draft | None:
+        return self._drafts.get(arguments[0] if arguments else self.session.current or "")
+
+    def _id(self, arguments: list[str]) -> None:
+        """Make a task the current one and show it. Without an id, clear the current task."""
+        if not arguments:
+            self.session.current = None
+            self.session.output.answer({"current": None}, "no current task")
+            return
+        self._info(arguments)
+        self.session.current = arguments[0]
+
+    def _info(self, arguments: list[str]) -> None:
+        """Show everything about the current task or record."""
+        draft = self._draft(arguments)
+        if draft is None:
+            self.session.output.task(self._task(arguments), self.session.queue.admin.now())
+            return
+        status = draft.status.value
+        answer = {"task_id": draft.task_id, "status": status, "payload": draft.payload}
+        facts = {"record": draft.task_id, "status": status, "payload": compact_json(draft.payload)}
+        self.session.output.answer(answer, facts)
+
+    def _data(self, arguments: list[str]) -> None:
+        """Show the payload of the current task or record."""
+        shown = self._draft(arguments) or self._task(arguments)
+        self.session.output.console.print_json(data=shown.payload)
+
+    def _sys(self, arguments: list[str]) -> None:
+        """Show the state of the current task or record."""
+        draft = self._draft(arguments)
+        if draft is not None:
+            facts = {"status": draft.status.value}
+        else:
+            facts = state(self._task(arguments), self.session.queue.admin.now())
+        self.session.output.answer(facts, facts)
+
+    def _create_test_records(self, queue: AttachedQueue) -> None:
+        """Write missing test records into an attached table, under construction."""
+        answer, lines = [], []
+        for record_id in TEST_IDS:
+            if new := queue.records.get(record_id) is None:
+                queue.records.put(shipment(record_id) | queue.records.key(record_id))
+                queue.records.hold(record_id)
+            record = queue.get(record_id)
+            status = "in another queue" if record is None else record.status.value
+            answer.append({"task_id": record_id, "status": status})
+            lines.append(f"record {record_id}: {status}" + ("" if new else ", existed already"))
+        self.session.output.answer(answer, *lines)
+
+    def _create_test(self, _: list[str]) -> None:
+        """Make four test records under construction: in an attached table, else known to this shell only."""
+        if isinstance(self.session.queue, AttachedQueue):
+            self._create_test_records(self.session.queue)
+        else:
+            self._create_drafts()
+        self.session.see(*TEST_IDS)
+
+    def _create_drafts(self) -> None:
+        queued = [task for task in map(self.session.queue.get, TEST_IDS) if task is not None]
+        taken = {task.task_id for task in queued}
+        made = {task_id: Draft(task_id, shipment(task_id)) for task_id in TEST_IDS if task_id not in taken}
+        self._drafts |= made
+        known: list[Draft | Task] = [*made.values(), *queued]
+        answer = [{"task_id": each.task_id, "status": each.status.value} for each in known]
+        lines = [f"record {draft.task_id}: {draft.status}" for draft in made.values()]
+        lines += [f"task {task.task_id}: already in the queue, {task.status}" for task in queued]
+        hint = [f"not queued yet: use id {min(made)}, then enqueue"] if made else []
+        self.session.output.answer(answer, *lines, *hint)
+
+    def _ready(self, arguments: list[str]) -> None:
+        """Make a record ready, or return a dead letter or a claimed task to the queue."""
+        draft = self._draft(arguments)
+        if draft is not None:
+            self._mark(draft, TaskStatus.READY)
+            return
+        task = self._task(arguments)
+        if task.status is TaskStatus.FAILURE:
+            self._verb("redrive", task.task_id)
+        elif task.status is TaskStatus.TAKEN:
+            self._verb("release", task.task_id)
+        elif isinstance(self.session.queue, AttachedQueue):
+            self._verb("ready", task.task_id)
+        else:
+            msg = f"task {task.task_id!r}: cannot make ready a task that is {task.status}"
+            raise RefusedError(msg + "; ready needs a record, a dead letter or a claimed task")
+
+    def _mark(self, draft: Draft, status: TaskStatus) -> None:
+        draft.status = status
+        answer = {"task_id": draft.task_id, "status": draft.status.value}
+        self.session.output.answer(answer, f"record {draft.task_id}: {draft.status}")
+
+    def _update(self, arguments: list[str]) -> None:
+        """With READY_TO_SHIP, make the current record ready."""
+        if [argument.upper() for argument in arguments] != [READY_TO_SHIP]:
+            msg = f"status: must be {READY_TO_SHIP}, got {' '.join(arguments)!r}"
+            raise ValueError(msg)
+        self._ready([])
+
+    def _reset(self, arguments: list[str]) -> None:
+        """Put a record under construction again."""
+        draft = self._draft(arguments)
+        if draft is not None:
+            self._mark(draft, TaskStatus.UNDER_CONSTRUCTION)
+            return
+        task = self._task(arguments)
+        if not isinstance(self.session.queue, AttachedQueue):
+            msg = f"task {task.task_id!r}: cannot reset a task that is {task.status}; it is in the queue"
+            raise RefusedError(msg)
+        self._verb("hold", task.task_id)
+
+    def _enqueue(self, arguments: list[str]) -> None:
+        """Put a record, or a new task, into the queue."""
+        draft = self._draft(arguments)
+        if draft is not None:
+            receipt = self.session.queue.put(draft.payload, task_id=draft.task_id)
+            del self._drafts[draft.task_id]
+            print_receipt(self.session, receipt)
+        elif isinstance(self.session.queue, AttachedQueue):
+            record_id = self.session.task_id(arguments[0] if arguments else None)
+            record = self.session.queue.get(record_id)
+            if record is not None and record.status is TaskStatus.UNDER_CONSTRUCTION:
+                self._verb("ready", record_id)
+            self._verb("put", "--task-id", record_id, *arguments[1:])
+        elif arguments:
+            self._verb("put", *arguments)
+        else:
+            task = self._task([])
+            msg = f"task {task.task_id!r}: already queued, it is {task.status}; nothing was changed"
+            raise RefusedError(msg)
+
+    def _restore(self, arguments: list[str]) -> None:
+        """Return tasks to their lines as if they were put now. Claims of this shell need no --force."""
+        self._before_verb("restore", arguments)
+        named = [argument for argument in arguments if not argument.startswith("-")]
+        for task_id in named or filter(None, [self.session.current]):
+            if task_id in self.session.claims:
+                self._verb("release", task_id)
+        self._verb("restore", *arguments)
+
+    def _aws(self, arguments: list[str]) -> None:
+        """Reopen the same queue with other credentials: aws PROFILE [REGION]."""
+        if not 1 <= len(arguments) <= 2:  # noqa: PLR2004 - as the message says
+            raise ValueError("aws: must look like aws PROFILE [REGION]")
+        account = dict(zip(("profile", "region"), arguments, strict=False))
+        queue = open_queue(with_account(self.session.address, account), self.session.queue.name)
+        stats = queue.stats(approximate=True)
+        self.session.queue.close()
+        self.session.queue = queue
+        answer = {"profile": arguments[0], "pending": stats.pending}
+        self.session.output.answer(answer, f"connected: {stats.pending:,} tasks pending")
 
 
 def split(line: str) -> list[str]:

@@ -16,7 +16,6 @@ from freshq.simulate.load import Recording as Recording
 from freshq.simulate.load import ServiceDistribution as ServiceDistribution
 from freshq.simulate.load import Source as Source
 from freshq.simulate.load import read_recording as read_recording
-from freshq.simulate.load import read_trace as read_trace
 from freshq.simulate.results import GroupResult as GroupResult
 from freshq.simulate.results import LevelResult as LevelResult
 from freshq.simulate.results import Result as Result

@@ -8,7 +8,7 @@ from heapq import heappop, heappush, nsmallest
 from itertools import chain, islice
 from math import inf
 from operator import itemgetter, lt
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from typing_extensions import override
 
@@ -21,7 +21,7 @@ from freshq.policy.shedding import CLOCK_STEP_SECONDS, MAX_SHED_BEHIND, ShedReas
 from freshq.policy.value import DEFAULT_VALUE, HEADS, PLANS, ClassLine, Decay, ServiceTimes, ValueClass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from freshq.policy.backlog_limit import Eviction
     from freshq.policy.order import OrderSwitch
@@ -72,56 +72,6 @@ class Fates:
         for task, code in enumerate(self.codes):
             if code == self.WAITING:
                 self.shed(task, spans.reason(load.deadline[task]))
-
-
-class Backlog(Protocol):
-    """Tasks that wait.
-
-    `now` is in seconds throughout.
-    """
-
-    @property
-    def waiting(self) -> Collection[Any]:
-        """Empty only if no task waits, except for tasks that the last claim skipped."""
-
-    def push(self, task: int) -> None:
-        """Add a task, the newest of all."""
-
-    def take(self, now: float, reserve_seconds: float = 0.0, longest_wait_seconds: float = inf) -> int | None:
-        """Remove and return the next task to claim that waited no longer; None if there is none."""
-
-    def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:
-        """Remove and return the tasks that CoDel sheds behind a task that was just shed."""
-
-    def codel_of(self, task: int) -> Codel | None:
-        """Return the CoDel of a task's line."""
-
-    def group_of(self, task: int) -> str | None:
-        """Return the group of a task's line."""
-
-    def count(self) -> int:
-        """Return the number of tasks; some may be stale, unless `expire` was just called."""
-
-    def count_by_group(self) -> dict[str | None, int]:
-        """Return the number of tasks by group."""
-
-    def seconds_of(self, group: str | None) -> float:
-        """Return the average time of a group's tasks."""
-
-    def expire(self, now: float) -> None:
-        """Forget stale tasks."""
-
-    def oldest(self) -> int | None:
-        """Return the oldest task."""
-
-    def first_to_expire(self, deadline_after: float) -> list[tuple[float, float]]:
-        """Return when tasks with the nearest deadlines were created, and their deadlines, if lives differ."""
-
-    def evict(self, eviction: Eviction) -> int | None:
-        """Remove and return the task to shed; None if there is none."""
-
-    def ended(self, task: int, took_seconds: float | None) -> None:
-        """Replace the cost of a task's turn by the time that it took; None if it was shed instead."""
 
 
 class _Level:
@@ -688,6 +638,8 @@ class PlannedGroup:
 
 
 _Line: TypeAlias = LineBacklog | PlannedGroup
+# Tasks that wait: lines, or a single one for loads and rules without levels and groups, which is faster.
+Backlog: TypeAlias = LevelBacklog | LineBacklog
 
 
 def has_own_ages(load: Load, rules: OverloadRules) -> bool:

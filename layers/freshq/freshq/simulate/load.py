@@ -443,6 +443,7 @@ class Recording:
         Raises:
             ValueError: If a number is not greater than 0.
         """
+        positive("deadline_seconds", deadline_seconds)
         positive("service_mean_seconds", service_mean_seconds)
         found = self
         if duration_seconds is not None:
@@ -470,20 +471,6 @@ class Recording:
             values=self.values,
             decays=bytes(self.decays),
         )
-
-
-def read_trace(
-    file: Path,
-    deadline_seconds: float,
-    duration_seconds: float | None = None,
-    service: ServiceDistribution = ServiceDistribution.EXP,
-    service_mean_seconds: float = 1.0,
-    seed: int = 1,
-) -> Load:
-    """Return the load in a recording; see `Recording.trace` and `read_recording`."""
-    positive("deadline_seconds", deadline_seconds)
-    found = read_recording(file)
-    return found.trace(deadline_seconds, duration_seconds, service, service_mean_seconds, seed)
 
 
 def read_recording(file: Path) -> Recording:

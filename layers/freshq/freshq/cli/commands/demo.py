@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -22,7 +22,7 @@ from freshq.queue.queue import Queue
 from freshq.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -40,7 +40,7 @@ FATES: Final = (
 SERVERS: Final = 4
 TASK_SECONDS: Final = 0.2
 CAPACITY_PER_SECOND: Final = SERVERS / TASK_SECONDS
-OVERLOAD: Final = 3
+RATE_PER_SECOND: Final = 3 * CAPACITY_PER_SECOND
 # Shares of the total time: the duration of the load, and the age at which a task has lost its value.
 LOAD_SHARE: Final = 0.7
 DEADLINE_SHARE: Final = 0.15
@@ -96,7 +96,7 @@ def _fates(plan: Plan, name: str, standing: Standing, bar_chars: int) -> Rendera
 def offered_text(plan: Plan) -> str:
     """Return a sentence about the offered load and the capacity."""
     return (
-        f"Each queue is offered {plan.tasks:,} tasks, {plan.rate_per_second:g} a second; its downstream can "
+        f"Each queue is offered {plan.tasks:,} tasks, {RATE_PER_SECOND:g} a second; its downstream can "
         f"do {CAPACITY_PER_SECOND:g} a second. A task is worth nothing after {plan.deadline_seconds:g} s."
     )
 
@@ -134,14 +134,9 @@ class Plan:
         return self.total_seconds * DEADLINE_SHARE
 
     @property
-    def rate_per_second(self) -> float:
-        """Tasks offered per second."""
-        return OVERLOAD * CAPACITY_PER_SECOND
-
-    @property
     def tasks(self) -> int:
         """The number of tasks offered."""
-        return round(self.load_seconds * self.rate_per_second)
+        return round(self.load_seconds * RATE_PER_SECOND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,34 +165,36 @@ class Standing:
         return self.in_time + self.late + self.shed + self.waiting
 
 
-@dataclass(slots=True)
 class Contestant:
     """A queue, its worker, and a separate downstream that does `CAPACITY_PER_SECOND`.
 
     Attributes:
-        name: Name for people.
         queue: The queue.
-        deadline_seconds: Age at which a task is worthless.
     """
 
-    name: str
-    queue: Queue
-    deadline_seconds: float
-    _waits: list[float] = field(default_factory=list)
-    _in_time: int = 0
-    _worker: Worker = field(init=False)
-    _thread: threading.Thread = field(init=False)
+    def __init__(self, queue: Queue, deadline_seconds: float) -> None:
+        """Start nothing yet.
 
-    def start(self) -> None:
-        """Start the worker."""
-        self._worker = Worker(self.queue, self._run, concurrency=SERVERS, poll_seconds=0.01)
-        self._thread = threading.Thread(target=self._worker.run, name=f"worker {self.name}", daemon=True)
-        self._thread.start()
+        Args:
+            queue: The queue.
+            deadline_seconds: Age at which a task is worthless.
+        """
+        self.queue = queue
+        self._deadline_seconds = deadline_seconds
+        self._waits: list[float] = []
+        self._in_time = 0
 
-    def stop(self) -> None:
-        """Stop the worker, and wait for its running tasks."""
-        self._worker.stop()
-        self._thread.join()
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Work the queue inside the block; then wait for the running tasks."""
+        worker = Worker(self.queue, self._run, concurrency=SERVERS, poll_seconds=0.01)
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            worker.stop()
+            thread.join()
 
     def standing(self) -> Standing:
         """Return the fates of the tasks so far."""
@@ -216,25 +213,22 @@ class Contestant:
         wait_seconds = self.queue.admin.now() - task.created
         time.sleep(TASK_SECONDS)
         self._waits.append(wait_seconds)
-        self._in_time += wait_seconds + TASK_SECONDS <= self.deadline_seconds
+        self._in_time += wait_seconds + TASK_SECONDS <= self._deadline_seconds
 
 
-def contestants(plan: Plan) -> tuple[Contestant, Contestant]:
+def contestants(plan: Plan) -> dict[str, Contestant]:
     """Return a queue with freshq's defaults, and a usual queue: first in, first out, no deadline."""
-    deadline = plan.deadline_seconds
-    return (
-        Contestant("newest first (freshq)", Queue.memory(max_age_seconds=deadline), deadline),
-        Contestant(
-            "first in, first out", Queue.memory(max_age_seconds=NEVER_SECONDS, order=Order.FIFO), deadline
-        ),
-    )
+    fresh = Queue.memory(max_age_seconds=plan.deadline_seconds)
+    fifo = Queue.memory(max_age_seconds=NEVER_SECONDS, order=Order.FIFO)
+    queues = {"newest first (freshq)": fresh, "first in, first out": fifo}
+    return {name: Contestant(queue, plan.deadline_seconds) for name, queue in queues.items()}
 
 
 def offer(plan: Plan, queues: Sequence[Queue], stopped: threading.Event) -> None:
     """Put the same tasks into all queues, evenly over the duration of the load, until stopped."""
     began = time.monotonic()
     for number in range(plan.tasks):
-        due = began + number / plan.rate_per_second
+        due = began + number / RATE_PER_SECOND
         if stopped.wait(max(0.0, due - time.monotonic())):
             return
         for queue in queues:
@@ -249,12 +243,14 @@ def demo(seconds: Seconds = 20.0, as_json: AsJson = False) -> None:
     plan = Plan(seconds)
     console = Console(quiet=as_json, highlight=False)
     console.print(offered_text(plan), soft_wrap=not console.is_terminal)  # a pipe has no width
+    both = contestants(plan)
     with Live(console=console, auto_refresh=False) as live:
-        with ExitStack() as running:
-            both = _started(plan, running)
-            for elapsed in _frames(plan.total_seconds):
+        with offered(plan, both.values()):
+            began = time.monotonic()
+            while (elapsed := time.monotonic() - began) < plan.total_seconds:
                 if console.is_terminal:
                     live.update(frame(plan, elapsed, _standings(both), console.width), refresh=True)
+                time.sleep(1 / FRAMES_PER_SECOND)
         standings = _standings(both)  # every worker has ended, so each task has one fate
         live.update(frame(plan, plan.total_seconds, standings, console.width), refresh=True)
     fresh, fifo = standings.values()
@@ -265,28 +261,20 @@ def demo(seconds: Seconds = 20.0, as_json: AsJson = False) -> None:
     console.print(verdict(fresh, fifo), soft_wrap=not console.is_terminal)
 
 
-def _started(plan: Plan, running: ExitStack) -> tuple[Contestant, ...]:
-    """Start the workers and the load; closing `running` stops both."""
-    both = contestants(plan)
-    for contestant in both:
-        contestant.start()
-        running.callback(contestant.stop)
+@contextmanager
+def offered(plan: Plan, both: Collection[Contestant]) -> Iterator[None]:
+    """Run the workers and the load inside the block."""
     stopped = threading.Event()
     queues = [contestant.queue for contestant in both]
-    load = threading.Thread(target=offer, args=(plan, queues, stopped), name="load", daemon=True)
-    load.start()
-    running.callback(load.join)
-    running.callback(stopped.set)
-    return both
+    load = threading.Thread(target=offer, args=(plan, queues, stopped), daemon=True)
+    with ExitStack() as running:
+        for contestant in both:
+            running.enter_context(contestant.working())
+        load.start()
+        running.callback(load.join)
+        running.callback(stopped.set)
+        yield
 
 
-def _frames(total_seconds: float) -> Iterator[float]:
-    """Yield the elapsed seconds several times per second until the end."""
-    began = time.monotonic()
-    while (elapsed := time.monotonic() - began) < total_seconds:
-        yield elapsed
-        time.sleep(1 / FRAMES_PER_SECOND)
-
-
-def _standings(both: tuple[Contestant, ...]) -> dict[str, Standing]:
-    return {contestant.name: contestant.standing() for contestant in both}
+def _standings(both: Mapping[str, Contestant]) -> dict[str, Standing]:
+    return {name: contestant.standing() for name, contestant in both.items()}

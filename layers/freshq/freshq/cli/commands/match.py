@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 from typing_extensions import override
 
-from freshq.addresses import MATCH_OPTIONS, open_match_queue, parsed_options
+from freshq.addresses import MATCH_OPTIONS, open_match_queue, split_options
 from freshq.cli.command import Group, SessionCommand, Yes, parsed
 from freshq.cli.output import Output, compact_json, counted, span
 from freshq.cli.people import made_up_agents, made_up_callers
@@ -452,7 +452,7 @@ def configure(context: MatchContext, order: StoredOrder = None) -> None:
     session = context.session
     given: dict[str, Any] = {} if order is None else {"order": order}
     if session.lease is not None:
-        given |= parsed_options({"lease_seconds": session.lease}, MATCH_OPTIONS)[0]
+        given |= split_options({"lease_seconds": session.lease}, MATCH_OPTIONS)[0]
     config = session.queue.configure(**given)
     session.output.answer(asdict(config), {name: as_text(value) for name, value in asdict(config).items()})
 

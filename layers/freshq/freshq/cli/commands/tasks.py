@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from freshq.cli.session import Session
-    from freshq.model.answers import Page
     from freshq.queue.base import BaseQueue
 
 # Tasks that are read at a time.
@@ -161,9 +160,11 @@ def list_(
     if top:
         if wanted != TaskStatus.FAILURE:
             raise ValueError("--top: only for dead letters, with --status FAILURE")
-        found = causes_of(queue, selection)
-        table = partial(causes_table, found[:limit], queue.admin.now())
-        session.output.answer(causes_answer(found[:limit]), table if found else "no dead letters")
+        dead = filter(selection.selects, core_of(queue).store.dead(queue.name))
+        found = causes(dead)[:limit]
+        table = partial(causes_table, found, queue.admin.now())
+        answer = {"groups": [asdict(cause) for cause in found]}
+        session.output.answer(answer, table if found else "no dead letters")
         return
     tasks, following = selected_page(queue, wanted, selection.predicate, limit, cursor)
     session.see(*(task.task_id for task in tasks))
@@ -348,13 +349,8 @@ def redrive(
     for task_id in task_ids:
         session.claims.pop(task_id, None)
     lines = [f"task {printable(task_id)}: {TaskStatus.PENDING}" for task_id in task_ids]
-    may_be_stale = limit is None and not as_new
-    session.output.answer({"redriven": redriven}, *(lines or [_redriven(queue, redriven, may_be_stale)]))
-
-
-def _redriven(queue: BaseQueue, redriven: int, may_be_stale: bool) -> str:
-    """Return the line about dead letters that were redriven without their ids."""
-    return f"{redriven:,} redriven{STALE_HINT * (may_be_stale and _has_stale(queue))}"
+    lines = lines or [f"{redriven:,} redriven{_stale_hint(queue, limit, as_new=as_new)}"]
+    session.output.answer({"redriven": redriven}, *lines)
 
 
 def _several(task_ids: list[str], limit: int | None, *, all_dead: bool, is_filtered: bool) -> str | None:
@@ -374,10 +370,13 @@ def _several(task_ids: list[str], limit: int | None, *, all_dead: bool, is_filte
     raise ValueError("task_ids: name the tasks, or pass --all for all dead letters. Nothing was done")
 
 
-def _has_stale(queue: BaseQueue) -> bool:
-    """Return whether any of the latest dead letters is stale, and so was not redriven."""
+def _stale_hint(queue: BaseQueue, limit: int | None, *, as_new: bool) -> str:
+    """Return a hint if any of the latest dead letters is stale, and so was not redriven."""
+    if limit is not None or as_new:
+        return ""
     now, live_until = queue.admin.now(), core_of(queue).lifecycle.live_until
-    return any(live_until(task) <= now for task in queue.list(TaskStatus.FAILURE, limit=PAGE_TASKS))
+    latest = queue.list(TaskStatus.FAILURE, limit=PAGE_TASKS)
+    return STALE_HINT if any(live_until(task) <= now for task in latest) else ""
 
 
 def pause(context: QueueContext) -> None:
@@ -551,16 +550,12 @@ def selected_page(
         page = queue.list(status, limit=max(PAGE_TASKS, limit), cursor=cursor)
         places = [place for place, task in enumerate(page) if where(task)]
         if len(found) + len(places) > limit:
-            page = _up_to(queue, status, cursor, places[limit - len(found) - 1] + 1)
+            # Read it again, shorter: a cursor starts only behind the last task of a page.
+            page = queue.list(status, limit=places[limit - len(found) - 1] + 1, cursor=cursor)
         found += filter(where, page)
         if page.cursor is None or len(found) >= limit:
             return found[:limit], page.cursor
         cursor = page.cursor
-
-
-def _up_to(queue: BaseQueue, status: str | None, cursor: str | None, count: int) -> Page:
-    """Read a page again, shorter: a cursor starts only behind the last task of a page."""
-    return queue.list(status, limit=count, cursor=cursor)
 
 
 @dataclass(slots=True)
@@ -607,16 +602,6 @@ def causes(tasks: Iterable[Task]) -> list[Cause]:
     for task in tasks:
         add_cause(found, task)
     return by_frequency(found.values())
-
-
-def causes_of(queue: BaseQueue, selection: Selection) -> list[Cause]:
-    """Return the causes of the selected dead letters of a queue; reads all its dead letters."""
-    return causes(filter(selection.selects, core_of(queue).store.dead(queue.name)))
-
-
-def causes_answer(found: list[Cause]) -> dict[str, object]:
-    """Return causes as values for JSON."""
-    return {"groups": [asdict(cause) for cause in found]}
 
 
 def causes_table(found: list[Cause], now: float) -> Table:

@@ -572,14 +572,6 @@ def slots_of(text: str, names: Sequence[str]) -> dict[str, int]:
     return slots
 
 
-def _slots(text: str, names: Sequence[str], options: dict[str, Any]) -> dict[str, int]:
-    """Return the slots by queue, checked with the other options of a worker."""
-    slots = slots_of(text, names)
-    for number in slots.values():
-        parse_worker_options(cast("WorkerOptions", options | {"concurrency": number}))
-    return slots
-
-
 @with_flags(WorkerConfig, FLAGS)
 def work(
     context: QueueContext,
@@ -607,7 +599,9 @@ def work(
     queues = _listed(context)
     names = [Address.parse(address).options.get("name", DEFAULT_NAME) for address in addresses]
     names = names or [each.name for each in queues or [context.session.queue]]
-    slots = _slots(str(options.pop("concurrency", concurrency)), names, options)
+    slots = slots_of(str(options.pop("concurrency", concurrency)), names)
+    for number in slots.values():
+        parse_worker_options(cast("WorkerOptions", options | {"concurrency": number}))
     drain_seconds = options.pop("drain_seconds")
     worker_options = cast(
         "WorkerOptions", options | {"limit": concurrency_limit(limit_lowest, limit_highest)}

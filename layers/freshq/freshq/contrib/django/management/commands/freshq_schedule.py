@@ -11,7 +11,7 @@ from django.utils.module_loading import import_string
 from typing_extensions import override
 
 from freshq.contrib.django import Project, queue
-from freshq.contrib.django.management.commands.freshq_work import run_freshq
+from freshq.contrib.django.management.commands.freshq_work import after_setup, run_freshq
 from freshq.errors import quoted
 from freshq.feeds.schedules import Schedule
 
@@ -95,11 +95,4 @@ def _schedules() -> list[Schedule]:
     return [each for each in _all() if _queue_of(each) == _queue().name]
 
 
-def __getattr__(name: str) -> object:
-    """Return the schedules or their queue."""
-    found = {"schedules": _schedules, "scheduled": _queue}.get(name)
-    if found is None:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    str(queue.name)  # sets Django up
-    return found()
+__getattr__ = after_setup(__name__, schedules=_schedules, scheduled=_queue)

@@ -115,6 +115,19 @@ def run_freshq(words: list[str]) -> None:
         forget_queue()  # as it was closed
 
 
+def after_setup(module: str, **made: Callable[[], object]) -> Callable[[str], object]:
+    """Return a module's `__getattr__` for objects that `freshq` names: a new process sets Django up first."""
+
+    def attribute(name: str) -> object:
+        if name not in made:
+            msg = f"module {module!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        str(queue.name)  # sets Django up
+        return made[name]()
+
+    return attribute
+
+
 @contextmanager
 def fresh_connections() -> Iterator[None]:
     """Close Django's broken and expired connections before and after the block, as a request does."""
@@ -228,11 +241,4 @@ def _queues() -> list[Queue]:
     return [queue.named(name) for name in dict.fromkeys(chosen or names)]
 
 
-def __getattr__(name: str) -> object:
-    """Return the runner or the queues; in a new process of `freshq work`, load the applications first."""
-    found = {"runner": _runner, "queues": _queues}.get(name)
-    if found is None:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    str(queue.name)  # sets Django up
-    return found()
+__getattr__ = after_setup(__name__, runner=_runner, queues=_queues)
