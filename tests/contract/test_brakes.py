@@ -75,9 +75,9 @@ def test_a_task_outside_rated_groups_slows_the_rate_of_the_queue(store: StoreUnd
     assert run_one(queue, push_back, shared_bucket=BUCKET) == {Outcome.RELEASED: 1}
     core = core_of(other)
     now = other.admin.now()
-    assert core.brakes.part(now) == 0.7
-    assert core.brakes.groups(RATED, now) is RATED
-    tokens = SharedTokens(core.store, "default", BUCKET, core.brakes)
+    assert core.limits.brakes.part(now) == 0.7
+    assert core.limits.brakes.groups(RATED, now) is RATED
+    tokens = SharedTokens(core.store, "default", BUCKET, core.limits.brakes)
     store.clock.advance(1.01)
     assert tokens.available(other.admin.now(), 100) == 70
 
@@ -89,15 +89,15 @@ def test_many_push_backs_within_a_second_lower_a_rate_once_and_never_below_its_f
     queue.create_table()
     core = core_of(queue)
     for _ in range(5):
-        core.brakes.lower("a", queue.admin.now(), 1)
-    assert core.brakes.groups(RATED, queue.admin.now()).rule("a").rate_per_second == 70
+        core.limits.brakes.lower("a", queue.admin.now(), 1)
+    assert core.limits.brakes.groups(RATED, queue.admin.now()).rule("a").rate_per_second == 70
     for _ in range(30):
         store.clock.advance(1.01)
-        core.brakes.lower("a", queue.admin.now(), 60)
-    assert core.brakes.groups(RATED, queue.admin.now()).rule("a").rate_per_second == 5
+        core.limits.brakes.lower("a", queue.admin.now(), 60)
+    assert core.limits.brakes.groups(RATED, queue.admin.now()).rule("a").rate_per_second == 5
     store.clock.advance(60 + 95.1)
-    assert core.brakes.groups(RATED, queue.admin.now()) is RATED
-    core.brakes.lower(OF_QUEUE, queue.admin.now(), 1)
+    assert core.limits.brakes.groups(RATED, queue.admin.now()) is RATED
+    core.limits.brakes.lower(OF_QUEUE, queue.admin.now(), 1)
     record = core.store.read_record("default", BRAKES)
     assert record is not None
     assert [*record.values["of"]] == [OF_QUEUE]  # what slows nothing any longer is forgotten

@@ -168,8 +168,10 @@ def test_corrections_of_many_runs_take_one_write(
     claims = queue.claim(9)
     for claim in claims:
         claim.task.set_cost(100)
-    core, corrected = core_of(queue), list[object]()
-    monkeypatch.setattr(core, "correct_units", lambda correct=core.correct_units: corrected.append(correct()))
+    limits, corrected = core_of(queue).limits, list[object]()
+    monkeypatch.setattr(
+        limits, "correct_units", lambda correct=limits.correct_units: corrected.append(correct())
+    )
     queue.settle_many([Settlement.complete(claim) for claim in claims])
     assert len(corrected) == 1
     put(other, *[200] * 9)

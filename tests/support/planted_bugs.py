@@ -205,7 +205,7 @@ PLANTED: Final[dict[str, Planted]] = {
         "dynamodb", "limits", "freshq.stores.dynamodb.leases.ConditionFailed", KeyError, seed=751
     ),
     "an extension after the end of its lease": Planted(
-        "dynamodb", "limits", "freshq.queue.core.Core.count_lapsed", lambda *_: False, seed=28
+        "dynamodb", "limits", "freshq.queue.limits.GroupLimits.lapsed", lambda *_: False, seed=28
     ),
     "a repeated claim that looks like the one before it": Planted(
         "sqlite", "replies", "freshq.stores.sql.lines.new_token", lambda: "the same", seed=37

@@ -1,6 +1,8 @@
 """Tasks in work by group, counted in a shared record."""
 
+from collections.abc import Callable
 from math import inf
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -8,11 +10,12 @@ import pytest
 from freshq import Claim, LeaseLost, Queue
 from freshq.policy.groups import GroupRule, GroupRules
 from freshq.queue.claim import within_limits
-from freshq.queue.core import core_of
-from freshq.queue.shared.limits import SharedRunning
+from freshq.queue.core import claim_request, core_of
+from freshq.queue.shared.limits import RUNNING, Admission, SharedRunning
 from freshq.stores.memory import MemoryStore
 from tests.conftest import Clock
 from tests.support.readings import known
+from tests.support.worker_threads import wait_until
 
 RULES = GroupRules(of={"acme": GroupRule(max_running=1)})
 
@@ -25,50 +28,155 @@ def test_two_processes_start_no_more_than_the_limit() -> None:
     one, other = SharedRunning(store, queue.name), SharedRunning(store, queue.name)
     first, second = queue.claim(2)
     now = core.now()
-    assert one.admitted([first], RULES, now) == [first]
-    assert other.admitted([second], RULES, now) == []
+    assert one.admitted([first], RULES, now).claims == [first]
+    assert other.admitted([second], RULES, now).claims == []
     assert not other.room(RULES, now).allows("acme")
     one.extended([first.task], now)
     one.ended([first.task], now)
     assert other.room(RULES, now).allows("acme")
 
 
-def test_what_is_beyond_a_limit_returns() -> None:
-    store = MemoryStore()
-    queue = Queue(store, groups=RULES)
-    queue.put(1, group="acme")
-    core, running = core_of(queue), SharedRunning(store, "default")
-    claims = queue.claim(1)
-    assert within_limits(core, running, claims) == claims
-    assert within_limits(core, SharedRunning(store, "default"), claims) == []
-    assert queue.stats().pending == 1
-
-
-def test_tasks_of_a_kind_without_room_come_back_one_after_the_other() -> None:
-    store, clock = MemoryStore(), Clock()
-    rules = GroupRules(kinds={"embed": GroupRule(units_per_second=10, burst_units=20)})
-    queue = Queue(store, clock=clock)
-    queue.put_many([{"payload": n, "task_id": f"{n}", "kind": "embed", "cost": 40} for n in range(4)])
-    claims = queue.claim(4)
-    queue.configure(groups=rules)
-    running = SharedRunning(store, "default")
-    assert within_limits(core_of(queue), running, claims) == claims[:1]
-    # 20 units are owed, and a twentieth of the burst is awaited; then they come at twice the rate.
-    waits = [running.put_off[claim.task.task_id] for claim in claims[1:]]
-    assert waits == pytest.approx([2.1, 4.1, 6.1])
-    due = [known(queue, claim.task.task_id).not_before for claim in claims[1:]]
-    assert due == pytest.approx([clock.now + wait for wait in waits])
-    assert running.room(rules, clock.now).wait_seconds == inf
-    assert running.put_off == {}
-    core_of(queue).stopped_running([claims[0].task])
-    running.correct([(None, "embed", -40)], rules, clock.now)
-    assert running.room(rules, clock.now).allows_kind("embed")
-
-
 class NotCounting(MemoryStore):
     """Leaves the limits to the shared record, as DynamoDB does."""
 
     counts_groups = False
+
+
+def beyond_limits(queue: Queue, claims: list[Claim]) -> list[Claim]:
+    """Return the claims that the limits of a queue refuse; its search is incomplete if any is put off."""
+    core = core_of(queue)
+    core.begin()
+    request = claim_request(core, len(claims))
+    core.limits.prepare(request)
+    assert request.room is not None
+    admitted = within_limits(core, request, request.room, claims)
+    waits = request.room_in_seconds < inf
+    assert request.search_incomplete is waits
+    return [claim for claim in claims if claim not in admitted]
+
+
+def test_what_is_beyond_a_limit_returns() -> None:
+    store = NotCounting()
+    queue = Queue(store)
+    queue.put_many([{"payload": number, "group": "acme"} for number in range(2)])
+    claims = queue.claim(2)
+    queue.configure(groups=RULES)
+    assert beyond_limits(queue, claims) == claims[1:]
+    assert (queue.stats().pending, queue.stats().taken) == (1, 1)
+
+
+def test_tasks_of_a_kind_without_room_come_back_one_after_the_other() -> None:
+    store, clock = NotCounting(), Clock()
+    rules = GroupRules(kinds={"embed": GroupRule(units_per_second=10, burst_units=20)})
+    queue = Queue(store, clock=clock)
+    queue.put_many([{"payload": n, "task_id": f"{n}", "kind": "embed", "cost": 40} for n in range(4)])
+    claims = queue.claim(4)
+    running = SharedRunning(store, "default")
+    admission = running.admitted(claims, rules, clock.now)
+    assert admission.claims == claims[:1]
+    # 20 units are owed, and a twentieth of the burst is awaited; then they come at twice the rate.
+    waits = [admission.put_off[claim.task.task_id] for claim in claims[1:]]
+    assert waits == pytest.approx([2.1, 4.1, 6.1])
+    assert admission.wait_seconds == pytest.approx(2.1)
+    running.ended([claims[0].task], clock.now)
+    running.correct([(None, "embed", -40)], rules, clock.now)
+    assert running.room(rules, clock.now).allows_kind("embed")
+
+
+def test_tasks_of_a_kind_without_room_go_back_with_a_delay() -> None:
+    store, clock = NotCounting(), Clock()
+    rules = GroupRules(kinds={"embed": GroupRule(units_per_second=10, burst_units=20)})
+    queue = Queue(store, clock=clock)
+    queue.put_many([{"payload": n, "task_id": f"{n}", "kind": "embed", "cost": 40} for n in range(3)])
+    claims = queue.claim(3)
+    queue.configure(groups=rules)
+    assert beyond_limits(queue, claims) == claims[1:]
+    due = [known(queue, claim.task.task_id).not_before for claim in claims[1:]]
+    assert due == pytest.approx([clock.now + 2.1, clock.now + 4.1])
+
+
+class Interrupted(NotCounting):
+    """Calls a function once, right after it has written a shared record."""
+
+    then: Callable[[], object] | None = None
+    writes = 0
+
+    def write_record(self, *given: Any) -> bool:
+        written = super().write_record(*given)
+        self.writes += written
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+        return written
+
+
+def beside(work: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that starts work in a thread and gives it time to go as far as it can."""
+    thread = Thread(target=work)
+
+    def start() -> None:
+        thread.start()
+        thread.join(0.05)
+
+    return start
+
+
+def test_two_threads_start_no_more_than_the_limit() -> None:
+    store = Interrupted()
+    queue = Queue(store)
+    queue.put_many([{"payload": number, "group": "acme"} for number in range(2)])
+    first, second = queue.claim(2)
+    running, now = SharedRunning(store, queue.name), core_of(queue).now()
+    later: list[list[Claim]] = []
+    store.then = beside(lambda: later.append(running.admitted([second], RULES, now).claims))
+    assert running.admitted([first], RULES, now).claims == [first]
+    wait_until(lambda: bool(later))
+    assert later == [[]]
+
+
+def test_a_task_that_ends_beside_a_claim_leaves_the_claimed_one_counted() -> None:
+    store = Interrupted()
+    queue = Queue(store)
+    queue.put_many([{"payload": number, "group": f"{number}"} for number in range(2)])
+    first, second = queue.claim(2)
+    rules, now = GroupRules(default=GroupRule(max_running=1)), core_of(queue).now()
+    running, other = SharedRunning(store, queue.name), SharedRunning(store, queue.name)
+    running.admitted([first], rules, now)
+    ended: list[bool] = []
+
+    def end() -> None:
+        running.ended([first.task], now)
+        ended.append(True)
+
+    store.then = beside(end)
+    running.admitted([second], rules, now)
+    wait_until(lambda: bool(ended))
+    room = other.room(rules, now)
+    assert [room.allows(claim.task.group) for claim in (first, second)] == [True, False]
+
+
+def test_threads_whose_tasks_end_together_share_a_write() -> None:
+    store = Interrupted()
+    queue = Queue(store)
+    queue.put_many([{"payload": number, "group": "acme"} for number in range(5)])
+    claims = queue.claim(5)
+    rules, now = GroupRules(default=GroupRule(max_running=5)), core_of(queue).now()
+    running = SharedRunning(store, queue.name)
+    running.admitted(claims, rules, now)
+    threads = [Thread(target=running.ended, args=([claim.task], now)) for claim in claims[1:]]
+
+    def end_all() -> None:
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: not any(map(running.counts, [claim.task for claim in claims])))
+
+    store.then, store.writes = end_all, 0
+    running.ended([claims[0].task], now)
+    for thread in threads:
+        thread.join()
+    record = store.read_record(queue.name, RUNNING)
+    assert record is not None
+    assert (record.values["held"], store.writes) == ({}, 2)
 
 
 def test_a_lease_extended_after_its_end_keeps_no_place_in_its_group() -> None:
@@ -91,10 +199,10 @@ def test_a_slow_claim_gives_back_what_others_may_have_replaced(monkeypatch: pyte
     queue.put(1, group="acme")
     admitted = SharedRunning.admitted
 
-    def slowly(*given: Any) -> list[Claim]:
-        claims = admitted(*given)
+    def slowly(*given: Any) -> Admission:
+        admission = admitted(*given)
         clock.advance(11)
-        return claims
+        return admission
 
     monkeypatch.setattr(SharedRunning, "admitted", slowly)
     assert queue.claim(1) == []

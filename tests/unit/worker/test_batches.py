@@ -139,7 +139,7 @@ class TestAnswers:
         now = queue.admin.now()
         assert [round((known(queue, each).not_before or now) - now, -1) for each in ids] == [0, 90, 0, 60]
         for since, rate in ((0, 70), (89, 70), (101, 80)):  # it grows 90 s later
-            slowed = core_of(queue).brakes.groups(rules, now + since).kinds["embed"]
+            slowed = core_of(queue).limits.brakes.groups(rules, now + since).kinds["embed"]
             assert slowed.rate_per_second == pytest.approx(rate, abs=2)
 
     @pytest.mark.parametrize(

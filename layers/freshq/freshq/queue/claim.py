@@ -9,7 +9,6 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import chain, islice
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import RefusedError, StoreError
@@ -23,6 +22,7 @@ from freshq.queue.core import Verbs, claim_request, transactions_of
 from freshq.queue.lines import PLANNED_LINES, CountedClaim, LimitedClaim, OpenLines, place_in_line, planned
 from freshq.queue.polling import answer_of, poll_for_claims
 from freshq.queue.reading import first_to_expire, oldest_expiring, oldest_tasks, waiting
+from freshq.queue.shared.limits import NO_DELAYS
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Guard
 from freshq.stores.lines import END, Choice, ClaimRequest, parse_line
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from freshq.queue.core import Core
     from freshq.queue.lines import Level, LineBook
     from freshq.queue.shared.admission import LineCodel
-    from freshq.queue.shared.limits import SharedRunning
     from freshq.stores.base import Lines
     from freshq.stores.held import HeldTask
     from freshq.stores.lines import Found, LimitedLines, LineReader, Stored
@@ -63,7 +62,6 @@ SPARE_ROWS: Final = 20
 SECOND_PAGE_ROWS: Final = 50
 # Tasks of a line that a claim looks at, to skip those past their own deadline; this takes a millisecond.
 LOOKED_ROWS: Final = 1_000
-NO_DELAYS: Final[Mapping[str, float]] = MappingProxyType({})
 # Far more than one process can start; the lease record of a claim must fit into one item.
 MAX_CLAIM: Final = 1000
 
@@ -172,8 +170,8 @@ def extended_together(core: Core, claims: Sequence[Claim], lease_seconds: float)
         for claim, task in zip(claims, stored, strict=True)
         if (new := task or _extended_alone(core, claim, now, lease_until)) is not None
     ]
-    core.note_extended([new for _claim, new in extended], now)
-    lapsed = [new for claim, new in extended if core.count_lapsed(claim.task)]
+    core.limits.extended([new for _claim, new in extended], now)
+    lapsed = [new for claim, new in extended if core.limits.lapsed(claim.task)]
     _give_back(core, list(map(Claim.of, lapsed)))
     return [Claim.of(new) for _claim, new in extended if new not in lapsed]
 
@@ -200,7 +198,7 @@ def _give_back(core: Core, claims: Sequence[Claim], delays: Mapping[str, float] 
         if releases:
             core.store.replace_many(releases)
             core.schedulers.returned([claim.task for claim in claims])
-            core.stopped_running([claim.task for claim in claims])
+            core.limits.stopped_running([claim.task for claim in claims])
     except StoreError:
         logger.warning(
             "queue %r: could not release %d tasks; each returns when its lease expires",
@@ -229,28 +227,33 @@ def refuse_limits(core: Core) -> None:
         raise ValueError(msg + "claim under leases, or remove all limits")
 
 
-def within_limits(core: Core, running: SharedRunning, claims: list[Claim]) -> list[Claim]:
+def within_limits(core: Core, request: ClaimRequest, room: GroupRoom, claims: list[Claim]) -> list[Claim]:
     """Return the claims that the limits of groups and kinds admit; release the others.
 
     Those whose kinds have no room are put off: the store shows no kinds, so the next claim would take them
     again.
 
+    Args:
+        core: The queue.
+        request: The request of the claim, which learns when there is room again.
+        room: The room that the limits left when the claim began.
+        claims: What it took.
+
     Raises:
         StoreError: If the store did not answer; all were released.
     """
     try:
-        now = core.now()
-        rules = core.brakes.groups(core.rules.config.groups, now)
-        if not any(rules.limiting(claim.task.group, claim.task.kind) for claim in claims):
-            return claims
-        admitted = running.admitted(claims, rules, now)
+        admission = core.limits.admitted(claims)
     except StoreError:
         _give_back(core, claims)
         raise
-    _give_back(core, [claim for claim in claims if claim not in admitted], running.put_off)
-    if running.put_off:
+    put_off = admission.put_off
+    _give_back(core, [claim for claim in claims if claim not in admission.claims], put_off)
+    if put_off:
         core.upkeep.delayed()
-    return admitted
+    request.room_in_seconds = min(room.wait_seconds, admission.wait_seconds)
+    request.search_incomplete |= bool(put_off)
+    return admission.claims
 
 
 def shed_late(core: Core, codel: LineCodel, to_shed: Sequence[Claim]) -> float:
@@ -304,7 +307,7 @@ def _store_as_shed(core: Core, to_shed: Sequence[Claim], late: Sequence[Task], n
         stored = core.store.replace_many(changes)
     except StoreError as error:
         problem = error
-    core.stopped_running([claim.task for claim in to_shed])
+    core.limits.stopped_running([claim.task for claim in to_shed])
     lost = len(to_shed) - sum(task is not None for task in stored[: len(to_shed)])
     if lost:
         logger.warning(
@@ -627,11 +630,10 @@ def has_claimable(core: Core) -> bool:
     core.begin()
     if core.store.paused(core.name):
         return False
-    request = claim_request(core, 1, core.rules.config.lease_seconds)
+    request = claim_request(core, 1)
     request.schedulers = core.schedulers.copy()
-    if core.running is not None and request.groups.has_limits:
-        request.groups = core.brakes.groups(request.groups, core.now())
-        request.room = core.running.room(request.groups, core.now())
+    if request.groups.has_limits:
+        core.limits.prepare(request)
     return bool(preview(core.book, core.store, request)) or request.search_incomplete
 
 
@@ -747,8 +749,8 @@ class Claiming(Verbs):
         """
         checked_count("limit", limit, at_most=MAX_CLAIM)
         self._core.begin()
-        store, config = self._core.store, self._core.rules.config
-        request = claim_request(self._core, limit, config.lease_seconds)
+        store = self._core.store
+        request = claim_request(self._core, limit)
         request.schedulers = self._core.schedulers.copy()
         tasks = preview(self._core.book, store, request)
         delayed = store.delayed(self.name, limit - len(tasks)) if len(tasks) < limit else []
@@ -820,11 +822,8 @@ class Claiming(Verbs):
     def _take(self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf) -> Claims:
         core = self._core
         request = claim_request(core, limit, lease_seconds, longest_wait_seconds)
-        running = core.running if request.groups.has_limits else None
-        if request.groups.has_rates:
-            request.groups = core.brakes.groups(request.groups, core.now())
-        if running is not None:
-            request.room = room = running.room(request.groups, core.now())
+        if request.groups.has_limits:
+            core.limits.prepare(request)
         tasks = core.store.claim(Search(core.book, core.open_lines, request))
         core.schedulers.claimed(tasks)
         if request.plan is not None:
@@ -832,10 +831,8 @@ class Claiming(Verbs):
         if request.reserve_seconds:
             self._note_skipped(request, short=len(tasks) < limit)
         claims = [Claim.of(task) for task in tasks]
-        if running is not None:
-            claims = within_limits(core, running, claims)
-            request.room_in_seconds = min(room.wait_seconds, running.wait_seconds)
-            request.search_incomplete |= bool(running.put_off)
+        if request.room is not None:  # the store does not count what runs
+            claims = within_limits(core, request, request.room, claims)
         return Claims(claims, more=request.search_incomplete, room_in_seconds=request.room_in_seconds)
 
     def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast, get_args
 
-from freshq.errors import LeaseLost, LostRace, NotFound, Overloaded, RefusedError, StoreError, quoted
+from freshq.errors import LeaseLost, LostRace, NotFound, Overloaded, RefusedError, quoted
 from freshq.model.checks import checked_id
 from freshq.model.codec import JSON, WORKER_SEPARATOR, encoded
 from freshq.model.fields import plain_token
@@ -21,13 +20,12 @@ from freshq.model.new_task import parse_new_task
 from freshq.model.storable_options import QueueRules, StoredOptions
 from freshq.model.task import LIVE, TaskStatus, handle_of
 from freshq.model.telemetry import SettleSpan, observed, observer_of, telemetries
-from freshq.policy.groups import StartLog
 from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
 from freshq.policy.value import PLANS
+from freshq.queue.limits import GroupLimits
 from freshq.queue.lines import LineBook, OpenLines
 from freshq.queue.shared.admission import AdmissionControl, BacklogBound, LineCodel
 from freshq.queue.shared.later import Later
-from freshq.queue.shared.limits import SharedBrakes, SharedRunning
 from freshq.queue.shared.measures import FlowMeter, SharedReserve
 from freshq.queue.shared.options import SharedOptions
 from freshq.queue.upkeep import Upkeep
@@ -43,12 +41,10 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueConfig
     from freshq.model.task import Progress, Task
     from freshq.model.telemetry import Telemetry
-    from freshq.policy.groups import Group
     from freshq.policy.order import Order
     from freshq.policy.retry import AttemptLimit
     from freshq.policy.shedding import ShedReason
     from freshq.stores.base import CallersConnection, PutResult, Store, Transactions
-    from freshq.stores.lines import LimitedLines, Stored
 
 logger = logging.getLogger(__name__)
 # Puts tasks into the store; returns for each, in order: whether it was new, the outcome, or the error.
@@ -149,10 +145,7 @@ class Core:
         service: Learns what serves the tasks, for the order by value.
         book: The lines that this process knows.
         open_lines: The lines of groups that have room, if there are limits and many lines.
-        brakes: How far providers have slowed the rates of the queue and its groups.
-        units_due: What ended tasks took beyond, or less than, the units that were charged: their groups,
-            their kinds, and the units.
-        running: Enforces the limits of groups; None if the store does.
+        limits: Keeps the limits of groups and kinds.
         telemetries: Receive every verb.
         observer: All of them, but their own errors are only logged. None if there are none.
         settle: Stores how a claim ends, and returns the settled task; raises LeaseLost if the claim no longer
@@ -186,13 +179,13 @@ class Core:
         self.book = LineBook(self.schedulers)
         self.open_lines = OpenLines(self.book)
         self.later = Later(self.name, self.catch_up)
-        self.brakes = SharedBrakes(store, self.name)
-        self.units_due: deque[tuple[Group, str | None, float]] = deque()
-        self.running = None if store.counts_groups else SharedRunning(store, self.name)
         self.warned_of_slow_claim_at = -inf
         given = "clock" in config.model_fields_set
         self._clock = config.clock if given else store.clock
         self.stamps = Stamps(self._clock)
+        self.limits = GroupLimits(
+            store, self.name, lambda: self.rules.config.groups, self.now, lambda: claim_request(self, 1)
+        )
         self.upkeep = Upkeep(store, self.name, lambda: self.rules.lifecycle, self.now, self._note_upkeep)
         self.options = SharedOptions(
             store, config, self._defaults(), self._storable(), self._follow, self.now
@@ -583,8 +576,8 @@ class Core:
             raise self.lease_lost(claim, conflict.current) from None
         self.store.notifier.changed(self.name, [settled])
         ended = self.ended(claim, settled, is_served=settlement.verb in SERVED)
-        if self.units_due:
-            self.correct_units()
+        if self.limits.units_due:
+            self.limits.correct_units()
         return ended
 
     def _settle_observed(self, observer: Telemetry, settlement: Settlement) -> Task:
@@ -618,8 +611,8 @@ class Core:
                     raise self.lease_lost(claim, current) from None
                 held = current
             else:
-                self.note_extended([extended], now)
-                if self.count_lapsed(held):
+                self.limits.extended([extended], now)
+                if self.limits.lapsed(held):
                     raise self.lease_lost(claim, self._released(extended, claim.token))
                 return extended
         raise LostRace.of_task(claim.task.task_id, MAX_READ_WRITE_TRIES)
@@ -631,16 +624,6 @@ class Core:
         status = current.status_at(self.now())
         return LeaseLost.of_task(claim.task.task_id, f"it is {status} now", status)
 
-    def count_lapsed(self, held: Task) -> bool:
-        """Return whether another task of its group may have been started in place of a held one.
-
-        Its lease had ended before other processes could read the extension: it must not run alongside that
-        task.
-        """
-        if self.running is None or held.group is None or not self.rules.config.groups.has_limits:
-            return False
-        return self.now() >= (held.lease_until or 0.0)
-
     def _released(self, held: Task, token: str) -> Task | None:
         try:
             released = self.rules.lifecycle.released(held, self.now())
@@ -648,75 +631,9 @@ class Core:
         except Conflict as conflict:
             return conflict.current
         finally:
-            if self.running is not None:  # what its run has taken stays charged
-                self.running.ended([held], self.now())
+            self.limits.lost(held)
         self.store.notifier.changed(self.name, [released])
         return released
-
-    def note_extended(self, tasks: Sequence[Task], now: float) -> None:
-        """Count tasks as running until their extended leases end."""
-        if self.running is not None:
-            self.running.extended(tasks, now)
-
-    def stopped_running(self, tasks: Sequence[Task]) -> None:
-        """Stop counting tasks as running that never ran, and return what was charged for them."""
-        rules = self.rules.config.groups
-        if rules.has_units:
-            charged = tasks if self.running is None else filter(self.running.counts, tasks)
-            where = [(task.group, task.kind, -task.units) for task in charged]
-            self.units_due += [each for each in where if rules.charges(*each[:2])]
-        if self.running is not None:
-            self.running.ended(tasks, self.now())
-        if self.units_due:
-            self.correct_units()
-
-    def _end_in_limits(self, task: Task, settled: Task) -> float:
-        """Stop counting a task as running; return the units that its run took.
-
-        A run whose attempt does not count took nothing, unless it said so. What the units are beyond, or less
-        than, the cost of the task is noted.
-        """
-        if self.running is not None:
-            self.running.ended([task], settled.updated)
-        units = task.units_taken
-        if units is None:
-            units = 0.0 if settled.attempts < task.attempts else task.units
-        self._note_units(task, units)
-        return units
-
-    def _note_units(self, task: Task, units: float) -> None:
-        if units != task.units and self.rules.config.groups.charges(task.group, task.kind):
-            self.units_due.append((task.group, task.kind, units - task.units))
-
-    def charge_apart(self, task: Task) -> None:
-        """Charge what a run says that it took, if its end settled no task: it was cancelled, for example."""
-        units = task.units_taken
-        if units is not None:
-            self._note_units(task, units)
-        if self.units_due:
-            self.correct_units()
-
-    def correct_units(self) -> None:
-        """Charge, or return, the units that are due; if the store does not answer, with the next ones."""
-        due = [self.units_due.popleft() for _ in range(len(self.units_due))]
-        rules = self.rules.config.groups
-
-        def correct(reader: LimitedLines) -> list[Stored]:
-            log, now = StartLog(reader.starts()), self.now()
-            log.correct(due, rules, now)
-            reader.keep_starts(log.values(rules, now))
-            return []
-
-        try:
-            rules = self.brakes.groups(rules, self.now())
-            if self.running is not None:
-                self.running.correct(due, rules, self.now())
-            else:
-                request = claim_request(self, 1, self.rules.config.lease_seconds)
-                self.store.take_locked(request, correct)
-        except StoreError:
-            self.units_due += due
-            logger.warning("queue %r: could not correct the units of tasks", self.name, exc_info=True)
 
     def ended(self, claim: Claim, settled: Task, *, is_served: bool) -> Task:
         """Count the end of an attempt, and the time that it took; return the settled task.
@@ -732,7 +649,7 @@ class Core:
         own_seconds = took_seconds if handle is None else took_seconds / handle.shared_by
         groups, units = self.rules.config.groups, 0.0
         if groups.has_limits or groups.share == "units":
-            units = self._end_in_limits(task, settled)
+            units = self.limits.ended(task, settled)
         self.schedulers.settled(task, own_seconds, units)
         if self.rules.config.order.plans:
             self.service.ended(task, own_seconds)
@@ -758,14 +675,14 @@ class Core:
 
 
 def claim_request(
-    core: Core, limit: int, lease_seconds: float, longest_wait_seconds: float = inf
+    core: Core, limit: int, lease_seconds: float | None = None, longest_wait_seconds: float = inf
 ) -> ClaimRequest:
     """Return the request of a claim, without the limits of groups.
 
     Args:
         core: The queue.
         limit: Maximum number of claims.
-        lease_seconds: Length of the leases.
+        lease_seconds: Length of the leases; None for the queue's default.
         longest_wait_seconds: Pass over tasks that waited longer.
     """
     rules, config = core.rules, core.rules.config
@@ -778,7 +695,7 @@ def claim_request(
         limit=limit,
         token=config.worker_name + WORKER_SEPARATOR + new_token(),
         clock=core.now,
-        lease_seconds=lease_seconds,
+        lease_seconds=config.lease_seconds if lease_seconds is None else lease_seconds,
         max_age_seconds=rules.stale_after_seconds,
         reserve_seconds=rules.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
         retention_seconds=config.retention_seconds,

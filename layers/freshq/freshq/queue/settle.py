@@ -91,8 +91,8 @@ class Settling(Verbs):
             else:
                 answers.append(core.ended(each.claim, answer, is_served=each.verb in SERVED))
         core.store.notifier.changed(self.name, [each for each in answers if isinstance(each, Task)])
-        if core.units_due:
-            core.correct_units()
+        if core.limits.units_due:
+            core.limits.correct_units()
         return answers
 
     def fail(self, claim: Claim, *, error: str | None = None) -> Task:

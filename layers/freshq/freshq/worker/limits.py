@@ -156,7 +156,7 @@ class StartLimits:
         if config.limit is not None:
             self._slots = SharedSlots(store, name, config.limit, config.concurrency * tasks_per_slot)
         if config.shared_bucket is not None:
-            self._tokens = SharedTokens(store, name, config.shared_bucket, core_of(queue).brakes)
+            self._tokens = SharedTokens(store, name, config.shared_bucket, core_of(queue).limits.brakes)
         if config.retry_budget is not None:
             self._retries = SharedRetries(store, name, config.retry_budget)
         self._rates = [rate for rate in (self._bucket, self._tokens) if rate is not None]
@@ -180,7 +180,7 @@ class StartLimits:
         tasks = slots
         self._correct()
         if self._bucket is not None:
-            part = core_of(self._queue).brakes.part(self._queue.admin.now())
+            part = core_of(self._queue).limits.brakes.part(self._queue.admin.now())
             tasks = min(tasks, self._tasks_of(self._bucket.available(time.monotonic(), part)))
         if self._tokens is not None and tasks > 0:
             wanted = max(1, round(tasks * self._expected_units))
@@ -281,7 +281,7 @@ class StartLimits:
         if name is None and self._bucket is None and self._tokens is None:
             return
         try:
-            core.brakes.lower(OF_QUEUE if name is None else name, core.now(), retry_after_seconds)
+            core.limits.brakes.lower(OF_QUEUE if name is None else name, core.now(), retry_after_seconds)
         except StoreError:
             logger.warning("queue %r: could not share the push-back", self._queue.name, exc_info=True)
 

@@ -247,7 +247,7 @@ class Performer:
 
     def _run_once(self, run: TaskRun) -> None:
         error, downstream_ok = ran_once(run.claim, self._runner_of(run))
-        core_of(self._queue).charge_apart(run.claim.task)
+        core_of(self._queue).limits.charge_apart(run.claim.task)
         self._feedback.killed([run])
         self._feedback.ended_once(run, downstream_ok=downstream_ok)
         outcome = Outcome.SUCCEEDED if error is None else Outcome.FAILED

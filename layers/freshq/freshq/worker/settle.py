@@ -322,7 +322,7 @@ class Completer:
         for each, answer in zip(pending, self._answers(pending), strict=True):
             if isinstance(answer, Task | LeaseLost):
                 if isinstance(answer, LeaseLost) and not each.run.given_back:
-                    core_of(self._queue).charge_apart(each.run.claim.task)
+                    core_of(self._queue).limits.charge_apart(each.run.claim.task)
                 each.settled(each.end.outcome_for(answer))
             elif isinstance(answer, OUTAGES) or (isinstance(answer, StoreError) and len(pending) == 1):
                 each.run.enter(Phase.UNSETTLED)

@@ -7,7 +7,8 @@ import uuid
 from collections import Counter
 from dataclasses import asdict, astuple, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from freshq.errors import StoreError
 from freshq.model.forks import new_lock
@@ -46,6 +47,7 @@ TURN_PART: Final = 0.5
 LONGEST_TURN_SECONDS: Final = 60.0
 # A worker that got fewer slots than it can use asks again after this time.
 ASK_AGAIN_SECONDS: Final = 1.0
+NO_DELAYS: Final[Mapping[str, float]] = MappingProxyType({})
 # First attempts per deposit into the shared budget.
 DEPOSIT_EVERY: Final = 20
 
@@ -394,6 +396,48 @@ class SharedRetries:
         return True
 
 
+class Admission(NamedTuple):
+    """What the limits of groups and kinds admit of some claims.
+
+    Attributes:
+        claims: Those within the limits.
+        wait_seconds: When the rates leave room for more; infinite if none held a task back.
+        put_off: Of tasks whose kinds have no room, by id: how long they should wait, in seconds.
+    """
+
+    claims: list[Claim]
+    wait_seconds: float = inf
+    put_off: Mapping[str, float] = NO_DELAYS
+
+
+class Judged(NamedTuple):
+    """Which claims have room.
+
+    Attributes:
+        admitted: Those that have.
+        refused: The tasks of kinds without room, and when there is some, in seconds.
+        wait_seconds: When the rates leave room for more; infinite if none held a task back.
+    """
+
+    admitted: list[Claim]
+    refused: list[tuple[Task, float]]
+    wait_seconds: float
+
+
+def _judged(claims: Sequence[Claim], room: GroupRoom, rules: GroupRules, now: float) -> Judged:
+    admitted: list[Claim] = []
+    refused: list[tuple[Task, float]] = []
+    for claim in claims:
+        task = claim.task
+        if not room.allows_kind(task.kind):
+            name = f"{KIND}{task.kind}"
+            refused.append((task, room.log.wait_seconds(name, rules.rule(name), now)))
+        elif room.allows(task.group):
+            room.start(task.group, task.units, task.kind)
+            admitted.append(claim)
+    return Judged(admitted, refused, room.wait_seconds)
+
+
 class SharedRunning:
     """The running tasks by group, of every process, in one shared record. Thread-safe.
 
@@ -408,13 +452,14 @@ class SharedRunning:
         self._queue = queue
         self._process = uuid.uuid4().hex[:12]
         self._lock = new_lock()
+        # Held while this process writes what it runs: what one thread adds, the next one must know.
+        self._writing = new_lock()
+        # How often what runs here has changed, and how much of that is written.
+        self._changes = self._written = 0
         # Whether a rule limits running tasks, so that others must know them.
         self._counts_running = True
         # By task id: its group, and when its lease ends.
         self._held: dict[str, tuple[str, float]] = {}
-        # Of the last claim: when the rates leave room, and by id how long tasks of full kinds are put off.
-        self.wait_seconds = inf
-        self.put_off: dict[str, float] = {}
         # The units of the tasks of groups, of late.
         self._expected: dict[Group, float] = {}
         # By kind: when the last task that was put off comes back.
@@ -426,49 +471,39 @@ class SharedRunning:
         Raises:
             StoreError: If the store did not answer.
         """
-        self.wait_seconds, self.put_off = inf, {}
         record = self._store.read_record(self._queue, RUNNING)
         return self._room({} if record is None else record.values, rules, now)
 
-    def admitted(self, claims: Sequence[Claim], rules: GroupRules, now: float) -> list[Claim]:
-        """Return the claims that are within the limits, and count them; note when there is room again.
+    def admitted(self, claims: Sequence[Claim], rules: GroupRules, now: float) -> Admission:
+        """Return the claims that are within the limits, and count them.
 
         Raises:
             StoreError: If the store did not answer, or other processes wrote each time; nothing was counted.
         """
-        admitted: list[Claim] = []
-        # Tasks of kinds without room, and when there is some.
-        refused: list[tuple[Task, float]] = []
+        judged = Judged([], [], inf)
 
         def add(values: Mapping[str, Any]) -> dict[str, Any]:
+            nonlocal judged
             room = self._room(values, rules, now)
-            admitted.clear()
-            refused.clear()
-            for claim in claims:
-                task = claim.task
-                if not room.allows_kind(task.kind):
-                    name = f"{KIND}{task.kind}"
-                    refused.append((task, room.log.wait_seconds(name, rules.rule(name), now)))
-                elif room.allows(task.group):
-                    room.start(task.group, task.units, task.kind)
-                    admitted.append(claim)
-            self.wait_seconds = room.wait_seconds
+            judged = _judged(claims, room, rules, now)
             with self._lock:
-                held = self._held | _entries(admitted, rules)
+                held = self._held | _entries(judged.admitted, rules)
             starts = room.log.values(rules, now)
             own = self._own(held, now) if rules.counts_running else {}
             return {"held": self._others(values, now) | own, "starts": starts}
 
-        if not change_record(self._store, self._queue, RUNNING, add):
-            msg = f"queue {self._queue!r}: other processes changed the counts of groups each time"
-            raise StoreError(msg)
-        self._counts_running = rules.counts_running
+        with self._writing:
+            if not change_record(self._store, self._queue, RUNNING, add):
+                msg = f"queue {self._queue!r}: other processes changed the counts of groups each time"
+                raise StoreError(msg)
+            self._counts_running = rules.counts_running
+            with self._lock:
+                self._held |= _entries(judged.admitted, rules)
         with self._lock:
-            self._held |= _entries(admitted, rules)
             if rules.has_units:
                 self._expect([claim.task for claim in claims])
-            self.put_off = {task.task_id: self._turn(task, rules, now, wait) for task, wait in refused}
-        return admitted
+            put_off = {task.task_id: self._turn(task, rules, now, wait) for task, wait in judged.refused}
+        return Admission(judged.admitted, judged.wait_seconds, put_off)
 
     def _turn(self, task: Task, rules: GroupRules, now: float, wait_seconds: float) -> float:
         """Return how long to put a task off, so that the tasks of a kind come back one after the other."""
@@ -511,28 +546,40 @@ class SharedRunning:
         with self._lock:
             known = {task.task_id: _entry(task) for task in tasks if task.task_id in self._held}
             self._held |= known
+            change = self._changes = self._changes + bool(known)
         if known and self._counts_running:
-            self._publish(now)
+            self._publish(change, now)
 
     def ended(self, tasks: Sequence[Task], now: float) -> None:
         """Stop counting tasks."""
         with self._lock:
             known = [self._held.pop(task.task_id, None) for task in tasks]
+            change = self._changes = self._changes + any(known)
         if any(known) and self._counts_running:
-            self._publish(now)
+            self._publish(change, now)
 
-    def _publish(self, now: float) -> None:
-        """Write this process's running tasks; if that fails, they count until their leases end."""
+    def _publish(self, change: int, now: float) -> None:
+        """Write this process's running tasks, unless another thread has written them since a change.
+
+        So threads whose tasks end while one writes share the next write. If a write fails, the tasks count
+        until their leases end.
+        """
+        written = 0
 
         def write(values: Mapping[str, Any]) -> dict[str, Any]:
+            nonlocal written
             with self._lock:
-                own = self._own(self._held, now)
+                own, written = self._own(self._held, now), self._changes
             return {**values, "held": self._others(values, now) | own}
 
-        try:
-            change_record(self._store, self._queue, RUNNING, write)
-        except StoreError:
-            logger.warning("queue %r: could not share the counts of groups", self._queue, exc_info=True)
+        with self._writing:
+            if change <= self._written:
+                return
+            try:
+                if change_record(self._store, self._queue, RUNNING, write):
+                    self._written = written
+            except StoreError:
+                logger.warning("queue %r: could not share the counts of groups", self._queue, exc_info=True)
 
     def _room(self, values: Mapping[str, Any], rules: GroupRules, now: float) -> GroupRoom:
         counts = Counter[str]()
