@@ -45,12 +45,10 @@ from freshq.cli.commands.demo import (
     wait_text,
 )
 from freshq.simulate.sweep import Colour
-from freshq.stores.sql.agenda import UpkeepStatements
-from freshq.stores.sql.history import HistoryStatements
 from freshq.stores.sql.migrations import CHANGES, Triggers
 from freshq.stores.sql.records import RecordStatements
 from freshq.stores.sql.schema import schema
-from freshq.stores.sql.tasks import GUARDS, PutStatements, ReadStatements, SettleStatements
+from freshq.stores.sql.tasks import GUARDS, PutStatements, SettleStatements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -430,8 +428,8 @@ DIALECTS: Final[Mapping[str, sa.Dialect]] = {
     "mariadb": mysql.pymysql.dialect(paramstyle="named", is_mariadb=True),
 }
 SQL_HEAD: Final = """\
--- `make sql-statements` writes this file: the tables, and the statements that are built in Python. What
--- claims, counts and freshq_put run is text already, in the .sql files of layers/freshq/freshq/stores/sql.
+-- `make sql-statements` writes this file: the tables, and the statements that are built in Python. The others
+-- are text already, in the .sql files of layers/freshq/freshq/stores/sql.
 """
 WIDTH: Final = 118
 # SQLAlchemy begins a line with most clauses; with these it does not.
@@ -440,18 +438,14 @@ CLAUSE: Final = re.compile(
 )
 SECTIONS: Final[Mapping[str, type[Statements]]] = {
     "put": PutStatements,
-    "read": ReadStatements,
     "settle": SettleStatements,
-    "upkeep": UpkeepStatements,
     "records": RecordStatements,
-    "history": HistoryStatements,
 }
 RETURNING: Final = ("sqlite", "postgresql")
 # Statements that only some databases run.
 ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "replace_many": ("postgresql",),
     "finish_many": RETURNING,
-    "lock_listed": ("sqlite", "mariadb"),
 }
 PARAMETER: Final = re.compile(r"(?<!:):([a-z]\w*)")
 EXPANDING: Final = re.compile(r"\(__\[POSTCOMPILE_(\w+)\]\)")

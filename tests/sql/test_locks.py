@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from freshq import Queue, Settlement, Task
 from freshq.queue.upkeep import LARGE_PORTION, SMALL_PORTION
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.agenda import UpkeepStatements, page_of
 from freshq.stores.sql.rows import microseconds
+from freshq.stores.sql.statements import page_of
 from tests.conftest import Clock
 from tests.support.readings import counts
 
@@ -61,10 +61,10 @@ def _over(queue: Queue) -> None:
     queue.complete(claim)
 
 
-UPKEEP: Final[dict[str, tuple[Callable[[Queue], None], float]]] = {
-    "due": (_delayed, 6),
-    "over_ids": (_over, RETENTION_SECONDS + 1),
-    "stale": (_stale, 6),
+UPKEEP: Final[dict[str, tuple[Callable[[Queue], None], float, str]]] = {
+    "due": (_delayed, 6, "due"),
+    "over_ids": (_over, RETENTION_SECONDS + 1, "over"),
+    "stale": (_stale, 6, "stale"),
 }
 
 
@@ -72,7 +72,7 @@ def _statement(store: SqlStore, name: str) -> Any:
     dialect = store.database.engine.dialect
     if name == "stale":  # PostgreSQL finds and changes them at once
         return store.claim_sql.statement("leave_lines" if dialect.name == "postgresql" else "stale")
-    return getattr(UpkeepStatements.shared(store.schema, dialect), name)
+    return store.claim_sql.statement(name)
 
 
 @pytest.mark.parametrize("name", UPKEEP)
@@ -80,13 +80,14 @@ def _statement(store: SqlStore, name: str) -> Any:
 def test_a_claim_beside_a_portion_of_upkeep_finds_the_waiting_task(
     engine: sa.Engine, clock: Clock, queue: Queue, name: str, tasks: int
 ) -> None:
-    put, seconds = UPKEEP[name]
+    put, seconds, agenda = UPKEEP[name]
     for _ in range(tasks):
         put(queue)
     clock.advance(seconds)
     queue.put("waiting", max_age_seconds=600)
     store = SqlStore(engine)
-    where = {"of_queue": queue.name, "from_us": 0, "now_us": microseconds(clock())} | page_of(10)
+    where = {"of_queue": queue.name, "agenda": agenda, "from_us": 0, "now_us": microseconds(clock())}
+    where |= page_of(10)
     with store.database.engine.connect() as connection:
         connection.exec_driver_sql("BEGIN")
         assert len(connection.execute(_statement(store, name), where).all()) == tasks

@@ -228,8 +228,9 @@ def test_a_returned_task_is_found_again(clock: Clock) -> None:
 def test_upkeep_does_not_look_twice_where_nothing_is_due(clock: Clock) -> None:
     horizon = horizon_of(Snapshots(OLD_TRANSACTIONS), clock)
     where = horizon.past(QUEUE, "due", clock.now)
-    assert where == {"of_queue": QUEUE, "from_us": -EVER_US, "now_us": round(clock.now * 1e6)}
-    horizon.none_past(where, "due")
+    now_us = round(clock.now * 1e6)
+    assert where == {"of_queue": QUEUE, "agenda": "due", "from_us": -EVER_US, "now_us": now_us}
+    horizon.none_past(where)
     assert horizon.past(QUEUE, "due", clock.now)["from_us"] == where["now_us"] - COMMIT_US
     assert horizon.past(QUEUE, "stale", clock.now)["from_us"] == -EVER_US
 

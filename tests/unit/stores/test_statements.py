@@ -1,4 +1,4 @@
-"""Statements: those of claims and counts are text; docs/contributing/sql has those that are built."""
+"""Statements: most are text; docs/contributing/sql has those that are built."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from freshq.stores.sql.tasks import PutStatements
 
 PARTS = {
     *("tasks", "records", "columns"),
-    *("taken", "no_better_line", "seen", "wanted", "span", "past_deadline", "out_of_line", "running"),
+    *("taken", "no_better_line", "seen", "wanted", "span", "past", "out_of_line", "running"),
     *(
         "float_1",
         "default_value",
@@ -34,7 +34,8 @@ PARTS = {
         "worth",
         "delivered",
     ),
-    *("valued", "aside"),
+    *("valued", "aside", "counts", "history", "histories", "locked", "skip_locked", "by_key", "queue_by_id"),
+    *("first_past", "no_batch"),
 }
 
 
@@ -50,7 +51,7 @@ def test_the_file_of_a_dialect_has_the_statements_of_the_code(dialect: str) -> N
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_no_statement_stands_in_two_files(dialect: str) -> None:
     folder = files("freshq.stores.sql")
-    names = ("claim.sql", f"claim.{dialect}.sql", "counts.sql")
+    names = ("claim.sql", f"claim.{dialect}.sql", "counts.sql", "tasks.sql", "records.sql")
     each = [HEAD.findall(folder.joinpath(name).read_text("utf-8")) for name in names]
     assert all(each)
     assert len({name for found in each for name in found}) == sum(map(len, each))
@@ -62,7 +63,7 @@ def test_every_statement_is_complete(dialect: str) -> None:
     for name in statements.texts.keys() - PARTS:
         for newest_first in (False, True):
             text = statements.text(name, newest_first)
-            assert re.match(r"(SELECT|WITH|UPDATE|INSERT)\b", text), name
+            assert re.match(r"(SELECT|WITH|UPDATE|INSERT|DELETE)\b", text), name
             assert not re.search(r"[{}]|--", text), name
             assert str(statements.statement(name, newest_first))
 
@@ -91,9 +92,9 @@ def test_a_claim_selects_the_columns_of_a_task_in_the_order_in_which_rows_are_re
 
 def test_only_a_statement_that_returns_rows_is_read() -> None:
     statements = of("sqlite")
-    kinds = {name: statements.ready(name) for name in ("lines", "take_lines", "add_starts")}
+    kinds = {name: statements.ready(name) for name in ("lines", "take_lines", "add_record")}
     read = {name: (each.only_reads, each.returns_rows) for name, each in kinds.items()}
-    assert read == {"lines": (True, True), "take_lines": (False, True), "add_starts": (False, False)}
+    assert read == {"lines": (True, True), "take_lines": (False, True), "add_record": (False, False)}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

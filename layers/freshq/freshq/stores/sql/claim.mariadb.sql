@@ -45,25 +45,9 @@ SET
     lease_until_us = :lease_until_us, agenda = 'due', due_us = :lease_until_us, expires = :new_expires
 WHERE queue = :of_queue AND task_id IN :of_ids AND line IS NOT NULL
 
--- name: any_stale
--- A stale task: if there is none, no transaction begins. It must read one entry of the index of the agenda.
-SELECT task_id FROM {tasks} WHERE {past_deadline} ORDER BY due_us LIMIT 1
-
 -- name: stale
--- The first :page stale tasks that others have not locked, among the first :looked, locked until the transaction
--- ends. It must find them without locks, and then read each by its key: a search that locks also locks the first
--- entry after the range, a waiting task, which claims would then skip.
-SELECT STRAIGHT_JOIN task_id, deadline_us
-FROM (
-    SELECT task_id AS found_id, queue AS found_queue, due_us AS found_us FROM {tasks}
-    WHERE {past_deadline}
-    ORDER BY due_us
-    LIMIT :looked
-) AS found
-JOIN {tasks} FORCE INDEX (PRIMARY) ON task_id = found_id AND queue = found_queue
-WHERE agenda = 'stale' AND due_us = found_us
-LIMIT :page
-FOR UPDATE SKIP LOCKED
+-- The first stale tasks, locked until the transaction ends.
+SELECT task_id, deadline_us {first_past}
 
 -- name: leave_lines
 -- Remove tasks of `stale` from their lines. It must search by key, as `take`.
@@ -79,14 +63,3 @@ queue = :of_queue AND agenda = 'due' AND status = 'TAKEN' AND task_group IS NOT 
 -- name: running_of_groups
 -- As `running_by_group`, of the groups :of_names.
 SELECT task_group, count(*) FROM {tasks} WHERE {running} AND task_group IN :of_names GROUP BY task_group
-
--- name: starts
--- The record of the recent starts of groups, locked until the transaction ends. The lock also keeps other claims
--- within limits from counting and taking.
-SELECT record, version FROM {records} WHERE queue = :of_queue AND name = :of_name
-FOR UPDATE
-
--- name: add_starts
--- Add it, unless it is there.
-INSERT INTO {records} (queue, name, version, record) VALUES (:of_queue, :of_name, :version, :record)
-ON DUPLICATE KEY UPDATE version = version

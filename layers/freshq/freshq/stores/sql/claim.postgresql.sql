@@ -155,7 +155,7 @@ SELECT pg_advisory_xact_lock(:lock_id)
 UPDATE {tasks}
 SET {out_of_line}
 WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM {tasks} WHERE {past_deadline} ORDER BY due_us LIMIT :page FOR UPDATE SKIP LOCKED
+    SELECT ctid FROM {tasks} WHERE {past} ORDER BY due_us LIMIT :page FOR UPDATE SKIP LOCKED
   ))
 RETURNING deadline_us
 
@@ -168,13 +168,3 @@ queue = :of_queue AND status = 'TAKEN' AND task_group IS NOT NULL
 -- running tasks of all groups.
 SELECT wanted.name, (SELECT count(*) FROM {tasks} WHERE {running} AND task_group = wanted.name)
 FROM unnest(CAST(:of_names AS text[])) AS wanted (name)
-
--- name: starts
--- The record of the recent starts of groups, locked until the transaction ends.
-SELECT record, version FROM {records} WHERE queue = :of_queue AND name = :of_name
-FOR UPDATE
-
--- name: add_starts
--- Add it, unless it is there.
-INSERT INTO {records} (queue, name, version, record) VALUES (:of_queue, :of_name, :version, :record)
-ON CONFLICT DO NOTHING

@@ -77,10 +77,6 @@ SELECT {columns} FROM {tasks}
 WHERE queue = :of_queue AND agenda = 'due' AND due_us BETWEEN :lease_from_us AND :lease_until_us
   AND lease_token = :token
 
--- name: past_deadline
--- The tasks in lines whose deadline has passed.
-queue = :of_queue AND agenda = 'stale' AND due_us > :from_us AND due_us <= :now_us
-
 -- name: out_of_line
 -- The columns of a stale task that leaves its line, and stays in the table until its retention ends.
 line = NULL, agenda = 'over', due_us = expires * 1000000
@@ -92,8 +88,3 @@ SELECT task_group, count(*) FROM {tasks} WHERE {running} GROUP BY task_group
 -- name: running_between
 -- The number of running tasks of all groups from :of_first to :of_last. It must search for the range.
 SELECT count(*) FROM {tasks} WHERE {running} AND task_group >= :of_first AND task_group <= :of_last
-
--- name: change_starts
--- Replace it, if its version is the one that was read.
-UPDATE {records} SET version = :version, record = :record
-WHERE queue = :of_queue AND name = :of_name AND version = :earlier_version

@@ -105,18 +105,13 @@ UPDATE {tasks}
 SET {taken}
 WHERE queue = :of_queue AND task_id IN :of_ids AND line IS NOT NULL
 
--- name: any_stale
--- A stale task: if there is none, nothing is written, because even an UPDATE that changes nothing keeps others
--- from writing. It must read one entry of the index of the agenda.
-SELECT task_id FROM {tasks} WHERE {past_deadline} ORDER BY due_us LIMIT 1
-
 -- name: leave_lines
 -- Remove the first :page stale tasks from their lines. It must read the index of the agenda in its order, and then
 -- each task by its key.
 UPDATE {tasks}
 SET {out_of_line}
 WHERE queue = :of_queue
-  AND task_id IN (SELECT task_id FROM {tasks} WHERE {past_deadline} ORDER BY due_us LIMIT :page)
+  AND task_id IN (SELECT task_id FROM {tasks} WHERE {past} ORDER BY due_us LIMIT :page)
 RETURNING deadline_us
 
 -- name: running
@@ -129,12 +124,3 @@ queue = :of_queue AND status = 'TAKEN' AND task_group IS NOT NULL
 SELECT task_group, count(*) FROM {tasks}
 WHERE {running} AND task_group IN :of_names
 GROUP BY coalesce(task_group, '')
-
--- name: starts
--- The record of the recent starts of groups. On SQLite nobody else writes until the transaction ends.
-SELECT record, version FROM {records} WHERE queue = :of_queue AND name = :of_name
-
--- name: add_starts
--- Add it, unless it is there.
-INSERT INTO {records} (queue, name, version, record) VALUES (:of_queue, :of_name, :version, :record)
-ON CONFLICT DO NOTHING

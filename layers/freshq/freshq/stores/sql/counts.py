@@ -15,7 +15,7 @@ from freshq.stores.base import MOST_STALE, NO_VALUES, STATES, VALUE_ENDS, Stats
 from freshq.stores.lines import ALL_LINES, END, WaitingReader, parse_line
 from freshq.stores.sql.horizon import EVER_US
 from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
-from freshq.stores.sql.statements import ClaimStatements, SqlPart, in_time
+from freshq.stores.sql.statements import SqlPart, in_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.policy.reserve import ReserveSpans
     from freshq.stores.lines import Times
-    from freshq.stores.sql.database import Database
-    from freshq.stores.sql.schema import Schema
 
 T = TypeVar("T")
 # An approximate count stops at this number.
@@ -53,10 +51,9 @@ class SqlWaiting(WaitingReader):
 
     def rows(self, name: str, where: Mapping[str, Any]) -> Sequence[Any]:
         """Return the rows that the statement of a name selects."""
-        statement = self._store.claim_sql.statement(name)
         if self.connection is None:
-            return self._store.database.rows(statement, where)
-        return self.connection.execute(statement, where).all()
+            return self._store.rows(name, where)
+        return self.connection.execute(self._store.claim_sql.statement(name), where).all()
 
     def live(
         self, name: str, key: str, now: float, created_after: float, looked: int, most: int = 1
@@ -130,10 +127,6 @@ class SqlWaiting(WaitingReader):
 class SqlCounts(SqlPart):
     """Counts tasks, and examines waiting ones."""
 
-    def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
-        super().__init__(database, schema, queue)
-        self.claim_sql = ClaimStatements.shared(schema, database.engine.dialect)
-
     @override
     def read_waiting(self, queue: str, now: float, work: Callable[[WaitingReader], T]) -> T:
         return self.database.read(lambda connection: work(SqlWaiting(self, queue, connection)))
@@ -142,7 +135,7 @@ class SqlCounts(SqlPart):
     def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
         between = {"since_us": microseconds(since), "now_us": microseconds(now)}
         page = {"of_queue": queue, **between, "page": MOST_STALE}
-        return sum(row[0] for row in self.database.rows(self.claim_sql.statement("count_stale"), page))
+        return sum(row[0] for row in self.rows("count_stale", page))
 
     @override
     def exact_stats(self, queue: str, now: float, created_after: float, spans: ReserveSpans) -> Stats:

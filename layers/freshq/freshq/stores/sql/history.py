@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -21,9 +20,9 @@ from freshq.model.validation import json_text
 from freshq.stores.base import History, Kept
 from freshq.stores.sql.failures import RightsMissing
 from freshq.stores.sql.migrations import REMOVE, Triggers, alone, lock_changes
-from freshq.stores.sql.records import RecordStatements
 from freshq.stores.sql.rows import microseconds
 from freshq.stores.sql.schema import NO_BATCH
+from freshq.stores.sql.statements import ClaimStatements
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
-    from freshq.stores.sql.statements import Conditions
 
 DEFAULT_SECONDS: Final = 7 * 86_400.0
 logger = logging.getLogger(__name__)
@@ -108,107 +106,6 @@ def history_seconds_for(history: object, seconds: float | None) -> float | None:
     )
 
 
-class HistoryStatements(RecordStatements):
-    """Statements of histories.
-
-    They find events without locks: MariaDB and MySQL would also lock the first event after a page, which may
-    be of another queue.
-    """
-
-    @cached_property
-    def _of_queue(self) -> sa.ColumnElement[bool]:
-        return self.schema.history.c.queue == sa.bindparam("of_queue")
-
-    @cached_property
-    def _in_batch(self) -> Conditions:
-        return (self._of_queue, self.schema.history.c.batch == sa.bindparam("of_batch"))
-
-    @cached_property
-    def switch(self) -> sa.Select[Any]:
-        """Id and retention of a queue's history."""
-        histories = self.schema.histories
-        columns = sa.select(histories.c.history_id, histories.c.keep_seconds)
-        return columns.where(histories.c.queue == sa.bindparam("of_queue"))
-
-    @cached_property
-    def any_switch(self) -> sa.Select[Any]:
-        """Whether any queue of the table keeps a history."""
-        return sa.select(sa.exists().select_from(self.schema.histories))
-
-    @cached_property
-    def keep(self) -> sa.Update:
-        """Change the retention of a history."""
-        histories = self.schema.histories
-        this = histories.c.queue == sa.bindparam("of_queue")
-        return sa.update(histories).where(this).values(keep_seconds=sa.bindparam("seconds"))
-
-    @cached_property
-    def switch_off(self) -> sa.Delete:
-        """Stop keeping the history of a queue."""
-        histories = self.schema.histories
-        return sa.delete(histories).where(histories.c.queue == sa.bindparam("of_queue"))
-
-    @cached_property
-    def lock_state(self) -> sa.Select[Any]:
-        """A shared record, which stays locked until the transaction ends."""
-        return self.read.with_for_update()
-
-    @cached_property
-    def change_state(self) -> sa.Update:
-        """Change a shared record that the transaction has locked."""
-        new: dict[str, Any] = {"record": sa.bindparam("record"), "version": sa.bindparam("version")}
-        return sa.update(self.schema.records).where(*self._this).values(new)
-
-    @cached_property
-    def drop_state(self) -> sa.Delete:
-        """Delete a shared record."""
-        return sa.delete(self.schema.records).where(*self._this)
-
-    @cached_property
-    def first_of_batch(self) -> sa.Select[Any]:
-        """Numbers of the first events of a batch."""
-        event_id = self.schema.history.c.event_id
-        return sa.select(event_id).where(*self._in_batch).order_by(event_id).limit(sa.bindparam("page"))
-
-    @cached_property
-    def _listed_events(self) -> sa.ColumnElement[bool]:
-        return self.schema.history.c.event_id.in_(sa.bindparam("event_ids", expanding=True))
-
-    @cached_property
-    def put_into_batch(self) -> sa.Update:
-        """Put events into a batch."""
-        number = sa.bindparam("new_batch", type_=sa.BigInteger)
-        put = sa.update(self.schema.history).where(self._listed_events).values(batch=number)
-        return self.by_key(self.schema.history, put)
-
-    @cached_property
-    def events(self) -> sa.Select[Any]:
-        """The events of a batch."""
-        history = self.schema.history
-        return sa.select(history).where(*self._in_batch).order_by(history.c.event_id)
-
-    @cached_property
-    def oldest(self) -> sa.Select[Any]:
-        """Oldest events of a queue; unbatched events come last."""
-        history = self.schema.history
-        columns = sa.select(history.c.event_id, history.c.batch, history.c.at_us)
-        page = columns.where(self._of_queue, history.c.batch <= NO_BATCH)
-        return page.order_by(history.c.batch, history.c.event_id).limit(sa.bindparam("page"))
-
-    @cached_property
-    def lock_events(self) -> sa.Select[Any]:
-        """Lock events, except those that another transaction has locked."""
-        locked = sa.select(self.schema.history.c.event_id).where(self._listed_events)
-        return self.by_key(self.schema.history, locked.with_for_update(skip_locked=True))
-
-    @cached_property
-    def delete(self) -> sa.Executable:
-        """Delete events."""
-        if not self.is_mysql:
-            return sa.delete(self.schema.history).where(self._listed_events)
-        return self.deleted_by_key(self.schema.history.c.event_id, "event_ids")
-
-
 class _Numbers(NamedTuple):
     """Numbers of the last batch, and of the last batch that lost events to pruning."""
 
@@ -232,7 +129,7 @@ class SqlHistory(History):
     def __init__(self, database: Database, schema: Schema) -> None:
         self._database = database
         self._schema = schema
-        self._sql = HistoryStatements.shared(schema, database.engine.dialect)
+        self._sql = ClaimStatements.shared(schema, database.engine.dialect).statement
         # By queue: when to check for old events again, in seconds.
         self._check_at: dict[str, float] = {}
         self._told_of_rights = False
@@ -247,10 +144,10 @@ class SqlHistory(History):
             lock_changes(connection, self._schema.migrations.name)
             self.begin_writing(connection)
             where = {"of_queue": queue}
-            if connection.execute(self._sql.switch, where).one_or_none() is not None:
-                connection.execute(self._sql.keep, where | {"seconds": keep_seconds})
+            if connection.execute(self._sql("switch"), where).one_or_none() is not None:
+                connection.execute(self._sql("keep"), where | {"seconds": keep_seconds})
                 return
-            connection.execute(self._sql.add, {"queue": queue, "name": STATE} | _record(_Numbers()))
+            connection.execute(self._sql("add_record"), where | {"of_name": STATE} | _record(_Numbers()))
             switch = {"queue": queue, "history_id": new_token(), "keep_seconds": keep_seconds}
             connection.execute(self._schema.histories.insert(), switch)
 
@@ -262,9 +159,9 @@ class SqlHistory(History):
 
         def switch_off(connection: sa.Connection) -> None:
             lock_changes(connection, self._schema.migrations.name)
-            if not connection.execute(self._sql.switch_off, {"of_queue": queue}).rowcount:
+            if not connection.execute(self._sql("switch_off"), {"of_queue": queue}).rowcount:
                 return
-            if not connection.execute(self._sql.any_switch).scalar_one():
+            if not connection.execute(self._sql("any_switch")).scalar_one():
                 self.end_writing(connection)
 
         with alone(self._database, self._schema.migrations.name):
@@ -272,7 +169,7 @@ class SqlHistory(History):
         while self._database.transaction(lambda connection: self._delete(connection, queue)):
             pass
         this = {"of_queue": queue, "of_name": STATE}
-        self._database.transaction(lambda connection: connection.execute(self._sql.drop_state, this))
+        self._database.transaction(lambda connection: connection.execute(self._sql("drop_record"), this))
 
     def begin_writing(self, connection: sa.Connection) -> None:
         """Create the triggers, even if a history exists: a restored backup may lack them."""
@@ -299,14 +196,14 @@ class SqlHistory(History):
 
     def _switch(self, queue: str) -> sa.Row[Any] | None:
         """Return the id and the retention of a queue's history; None if it keeps none."""
-        return self._database.row(self._sql.switch, {"of_queue": queue})
+        return self._database.row(self._sql("switch"), {"of_queue": queue})
 
     @override
     def kept(self, queue: str) -> Kept | None:
         switch = self._switch(queue)
         if switch is None:
             return None
-        state = self._database.row(self._sql.read, {"of_queue": queue, "of_name": STATE})
+        state = self._database.row(self._sql("read_record"), {"of_queue": queue, "of_name": STATE})
         if state is None:
             return None
         numbers = _Numbers(**json.loads(state.record))
@@ -314,28 +211,28 @@ class SqlHistory(History):
 
     @override
     def add_batches(self, queue: str) -> None:
-        where = {"of_queue": queue, "of_batch": NO_BATCH, "page": BATCH_EVENTS}
+        where = {"of_queue": queue, "batch": NO_BATCH, "page": BATCH_EVENTS}
 
         def add_batch(connection: sa.Connection) -> int:
             numbers = self._locked(connection, queue)
-            event_ids = connection.execute(self._sql.first_of_batch, where).scalars().all()
+            event_ids = connection.execute(self._sql("first_of_batch"), where).scalars().all()
             new = numbers._replace(last_batch=numbers.last_batch + 1)
             for some in _portions(event_ids):
                 batch = {"event_ids": some, "new_batch": new.last_batch}
-                connection.execute(self._sql.put_into_batch, batch)
+                connection.execute(self._sql("put_into_batch"), batch)
             if event_ids:
                 self._write(connection, queue, new)
             return len(event_ids)
 
         # Begin a transaction only if there is work: on SQLite it keeps other writers out.
-        while self._database.rows(self._sql.first_of_batch, where | {"page": 1}):
+        while self._database.rows(self._sql("first_of_batch"), where | {"page": 1}):
             if self._database.transaction(add_batch) < BATCH_EVENTS:
                 return
 
     @override
     def events(self, queue: str, batch: int) -> list[dict[str, Any]]:
         history_id = self.check(queue).history_id
-        rows = self._database.rows(self._sql.events, {"of_queue": queue, "of_batch": batch})
+        rows = self._database.rows(self._sql("events"), {"of_queue": queue, "batch": batch})
         return [event for row in rows for event in self.events_of(history_id, row)]
 
     def events_of(self, history_id: str, row: sa.Row[Any]) -> Iterable[dict[str, Any]]:
@@ -387,7 +284,7 @@ class SqlHistory(History):
         if switch is None:
             return 0
         before_us = microseconds(now - switch.keep_seconds)
-        first = self._database.rows(self._sql.oldest, {"of_queue": queue, "page": 1})
+        first = self._database.rows(self._sql("oldest_events"), {"of_queue": queue, "page": 1})
         if not first or first[0].at_us >= before_us:
             return 0
 
@@ -409,13 +306,13 @@ class SqlHistory(History):
 
         Skip those that another transaction has locked.
         """
-        oldest = connection.execute(self._sql.oldest, {"of_queue": queue, "page": page}).all()
+        oldest = connection.execute(self._sql("oldest_events"), {"of_queue": queue, "page": page}).all()
         old = list(takewhile(lambda row: row.at_us < before_us, oldest))
         deleted: set[int] = set()
         for some in _portions([row.event_id for row in old]):
-            locked = connection.execute(self._sql.lock_events, {"event_ids": some}).scalars().all()
+            locked = connection.execute(self._sql("lock_events"), {"event_ids": some}).scalars().all()
             if locked:
-                connection.execute(self._sql.delete, {"event_ids": locked})
+                connection.execute(self._sql("delete_events"), {"event_ids": locked})
                 deleted.update(locked)
         return [row for row in old if row.event_id in deleted]
 
@@ -425,7 +322,8 @@ class SqlHistory(History):
         Raises:
             StoreError: If the history has just been ended.
         """
-        row = connection.execute(self._sql.lock_state, {"of_queue": queue, "of_name": STATE}).one_or_none()
+        this = {"of_queue": queue, "of_name": STATE}
+        row = connection.execute(self._sql("lock_record"), this).one_or_none()
         if row is None:
             msg = f"history: that of queue {queue!r} has just been ended"
             raise StoreError(msg)
@@ -434,7 +332,7 @@ class SqlHistory(History):
     def _write(self, connection: sa.Connection, queue: str, numbers: _Numbers) -> None:
         """Write the locked numbers of the batches."""
         this = {"of_queue": queue, "of_name": STATE}
-        connection.execute(self._sql.change_state, this | _record(numbers))
+        connection.execute(self._sql("change_locked_record"), this | _record(numbers))
 
 
 def _record(numbers: _Numbers) -> dict[str, str]:

@@ -333,12 +333,12 @@ class Horizon:
         """Return the parameters of a search for the tasks of a queue that need a kind of attention by now."""
         parts = self.empty_parts(queue)
         from_us = -EVER_US if parts is None else parts.floors_us.get(agenda, -EVER_US)
-        return {"of_queue": queue, "from_us": from_us, "now_us": microseconds(now)}
+        return {"of_queue": queue, "agenda": agenda, "from_us": from_us, "now_us": microseconds(now)}
 
-    def none_past(self, where: Mapping[str, Any], agenda: str) -> None:
-        """Note that a search with these parameters found every task that needs this kind of attention."""
+    def none_past(self, where: Mapping[str, Any]) -> None:
+        """Note that a search with these parameters of `past` found every task that needs attention."""
         if (parts := self._empty_parts.get(where["of_queue"])) is not None:
-            parts.floors_us[agenda] = where["now_us"] - COMMIT_US
+            parts.floors_us[where["agenda"]] = where["now_us"] - COMMIT_US
 
     def entered(self, tasks: Iterable[Task | None]) -> None:
         """Note that this process has stored new versions of tasks, which may be in a line."""

@@ -16,7 +16,6 @@ from freshq.model.task import TaskStatus
 from freshq.model.validation import json_text
 from freshq.stores.base import Conflict, Guard
 from freshq.stores.lines import END, Head, LimitedLines, Stored
-from freshq.stores.sql.agenda import StaleTasks
 from freshq.stores.sql.counts import SqlCounts, SqlWaiting
 from freshq.stores.sql.horizon import COMMIT_US, EVER_US
 from freshq.stores.sql.rows import microseconds, stored
@@ -181,17 +180,17 @@ class SqlReader(LimitedLines, SqlWaiting):
     def starts(self) -> Mapping[str, Any]:
         if self._record is None:
             this = self._of_queue | {"of_name": STARTS}
-            self._record = self._execute("starts", this).one_or_none()
+            self._record = self._execute("lock_record", this).one_or_none()
             if self._record is None:
-                self._execute("add_starts", this | {"record": "{}", "version": new_token()})
-                self._record = self._execute("starts", this).one()
+                self._execute("add_record", this | {"record": "{}", "version": new_token()})
+                self._record = self._execute("lock_record", this).one()
         starts: dict[str, Any] = json.loads(self._record.record)
         return starts
 
     @override
     def keep_starts(self, values: Mapping[str, Any]) -> None:
         this = self._of_queue | {"of_name": STARTS, "earlier_version": self._record.version}
-        self._execute("change_starts", this | {"record": json_text(values), "version": new_token()})
+        self._execute("change_record", this | {"record": json_text(values), "version": new_token()})
 
     @override
     def running(self, names: Collection[str]) -> dict[str, int]:
@@ -219,7 +218,6 @@ class SqlLines(SqlCounts):
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
         self.locks_to_take = not self.claim_sql.has_returning
-        self._stale_tasks = StaleTasks(database, schema, self.horizon, self.expired)
 
     @override
     def line_reader(self, queue: str) -> SqlReader:
@@ -236,7 +234,7 @@ class SqlLines(SqlCounts):
 
     @override
     def clear_stale(self, queue: str, now: float) -> int:
-        cleared = self._stale_tasks.leave_lines(queue, now, STALE_ROWS)
+        cleared = self.leave_lines(queue, now, STALE_ROWS)
         if cleared and (parts := self.horizon.known(queue)) is not None:
             parts.lines.clear()  # a search may have ended among the stale tasks
         return cleared

@@ -7,17 +7,18 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-import sqlalchemy as sa
 from typing_extensions import override
 
 from freshq.model.forks import new_lock
 from freshq.model.lifecycle import new_token
 from freshq.model.validation import json_text
 from freshq.stores.base import SharedRecord
-from freshq.stores.sql.statements import Conditions, SqlPart, Statements, dialect_insert, insert_or_ignore
+from freshq.stores.sql.statements import SqlPart, Statements, dialect_insert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import sqlalchemy as sa
 
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
@@ -30,69 +31,7 @@ EXPIRY_MARGIN_SECONDS: Final = 60
 
 
 class RecordStatements(Statements):
-    """Statements of shared records and counts."""
-
-    @cached_property
-    def _this(self) -> Conditions:
-        records = self.schema.records
-        return (records.c.queue == sa.bindparam("of_queue"), records.c.name == sa.bindparam("of_name"))
-
-    @cached_property
-    def read(self) -> sa.Select[Any]:
-        """One record."""
-        records = self.schema.records
-        return sa.select(records.c.record, records.c.version).where(*self._this)
-
-    @cached_property
-    def with_prefix(self) -> sa.Select[Any]:
-        """The records whose names begin with a prefix."""
-        records = self.schema.records
-        return sa.select(records.c.record, records.c.version).where(
-            records.c.queue == sa.bindparam("of_queue"),
-            records.c.name >= sa.bindparam("prefix"),
-            records.c.name < sa.bindparam("after_prefix"),
-        )
-
-    @cached_property
-    def next_queues(self) -> sa.CompoundSelect[Any]:
-        """The first names after `of_queue`, each from the beginning of an index."""
-        tasks, status = self.tasks, self.tasks.c.status == sa.literal_column("'FAILURE'")
-        places: list[tuple[sa.Table, list[sa.ColumnElement[bool]]]] = [
-            (self.schema.records, []),
-            (self.schema.counts, []),
-            (tasks, [tasks.c.line.is_not(None)]),
-            (tasks, [status]),
-        ]
-        return sa.union(
-            *(
-                sa.select(sa.func.min(table.c.queue)).where(table.c.queue > sa.bindparam("of_queue"), *only)
-                for table, only in places
-            )
-        )
-
-    @cached_property
-    def add(self) -> sa.Executable:
-        """Insert a record unless its name is taken."""
-        insert: sa.Executable = insert_or_ignore(self.schema.records, self.dialect)
-        return insert
-
-    @cached_property
-    def change(self) -> sa.Update:
-        """Change a record if its version is `of_version`."""
-        records = self.schema.records
-        return (
-            sa.update(records)
-            .where(*self._this, records.c.version == sa.bindparam("of_version"))
-            .values(record=sa.bindparam("record"), version=sa.bindparam("version"))
-        )
-
-    @cached_property
-    def read_counts(self) -> sa.Select[Any]:
-        """The numbers of a record of counts."""
-        counts = self.schema.counts
-        return sa.select(counts.c.field, counts.c.number).where(
-            counts.c.queue == sa.bindparam("of_queue"), counts.c.name == sa.bindparam("of_name")
-        )
+    """The statement of counts that differs most between databases."""
 
     @cached_property
     def add_counts(self) -> sa.Executable:
@@ -111,14 +50,6 @@ class RecordStatements(Statements):
             added = insert.on_duplicate_key_update(number=total, expires=insert.inserted.expires)
         return added
 
-    @cached_property
-    def drop_counts(self) -> sa.Delete:
-        """Delete the expired counts of a queue."""
-        counts = self.schema.counts
-        return sa.delete(counts).where(
-            counts.c.queue == sa.bindparam("of_queue"), counts.c.expires < sa.bindparam("before")
-        )
-
 
 class SqlRecords(SqlPart):
     """Stores the records and counts shared by the processes of a queue."""
@@ -134,37 +65,36 @@ class SqlRecords(SqlPart):
     def queue_names(self) -> list[str]:
         names = [""]
         while found := [
-            name
-            for (name,) in self.database.rows(self.record_sql.next_queues, {"of_queue": names[-1]})
-            if name is not None
+            name for (name,) in self.rows("next_queues", {"of_queue": names[-1]}) if name is not None
         ]:
             names.append(min(found))
         return names[1:]
 
     @override
     def read_record(self, queue: str, name: str) -> SharedRecord | None:
-        row = self.database.row(self.record_sql.read, {"of_queue": queue, "of_name": name})
+        row = self.row("read_record", {"of_queue": queue, "of_name": name})
         return None if row is None else SharedRecord(json.loads(row.record), row.version)
 
     @override
     def read_records(self, queue: str, prefix: str) -> list[SharedRecord]:
-        names = {"prefix": prefix, "after_prefix": f"{prefix}~"}  # of digits and letters
-        rows = self.database.rows(self.record_sql.with_prefix, {"of_queue": queue} | names)
+        names = {"of_prefix": prefix, "of_after_prefix": f"{prefix}~"}  # of digits and letters
+        rows = self.rows("read_records", {"of_queue": queue} | names)
         return [SharedRecord(json.loads(row.record), row.version) for row in rows]
 
     @override
     def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
-        new = {"record": json_text(dict(values)), "version": new_token()}
+        new = new_token()
         this = {"of_queue": queue, "of_name": name}
+        changed = this | {"record": json_text(dict(values)), "version": new, "earlier_version": version}
+        statement = self.claim_sql.statement
 
         def write(connection: sa.Connection) -> bool:
-            if version is None:
-                connection.execute(self.record_sql.add, {"queue": queue, "name": name} | new)
-            elif connection.execute(self.record_sql.change, this | new | {"of_version": version}).rowcount:
+            write_it = statement("add_record" if version is None else "change_record")
+            if connection.execute(write_it, changed).rowcount and version is not None:
                 return True
             # An earlier attempt may have been committed while its reply was lost.
-            row = connection.execute(self.record_sql.read, this).one_or_none()
-            return row is not None and row.version == new["version"]
+            row = connection.execute(statement("read_record"), this).one_or_none()
+            return row is not None and row.version == new
 
         return self.database.transaction(write)
 
@@ -181,13 +111,13 @@ class SqlRecords(SqlPart):
             connection.execute(self.record_sql.add_counts, rows)
             if expires is not None:
                 expired = {"of_queue": queue, "before": expires - EXPIRY_MARGIN_SECONDS}
-                connection.execute(self.record_sql.drop_counts, expired)
+                connection.execute(self.claim_sql.statement("drop_counts"), expired)
 
         self.database.transaction(add)
 
     @override
     def read_counts(self, queue: str, name: str) -> dict[str, int]:
-        rows = self.database.rows(self.record_sql.read_counts, {"of_queue": queue, "of_name": name})
+        rows = self.rows("read_counts", {"of_queue": queue, "of_name": name})
         return {row.field: int(row.number) for row in rows}
 
     @override

@@ -8,26 +8,27 @@ they cannot clash with columns.
 from __future__ import annotations
 
 import re
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import import_module
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 
-from freshq.model.fields import MAX_ID_BYTES, NEVER
+from freshq.model.fields import NEVER
 from freshq.policy.value import DEFAULT_VALUE
 from freshq.stores.base import Store
 from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.horizon import Horizon
 from freshq.stores.sql.listening import PostgresNotifier
-from freshq.stores.sql.rows import COLUMNS, microseconds
+from freshq.stores.sql.rows import COLUMNS, STALE, microseconds
+from freshq.stores.sql.schema import NO_BATCH
 from freshq.stores.sql.url import place_of
 from freshq.stores.sql.watching import TableNotifier
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from freshq.stores.base import Guard
     from freshq.stores.sql.database import Database
@@ -46,8 +47,26 @@ COMMENT: Final = re.compile(r"^--.*\n", re.MULTILINE)
 OPEN: Final = re.compile(r"\{(\w+)\}")
 PARAMETER: Final = re.compile(r":(\w+)")
 LIST: Final = re.compile(r"\bIN :(\w+)")
+JSON_LIST: Final = re.compile(r"\bJSON_TABLE\(:(\w+)")
+# What small parts of statements are in each dialect. No cast to a float is known to every MySQL and MariaDB.
+DIFFERENCES: Final[dict[str, dict[str, str]]] = {
+    "sqlite": {"locked": "", "skip_locked": "", "by_key": "", "queue_by_id": "queue", "float_1": "1e0"},
+    "postgresql": {
+        "locked": "FOR UPDATE",
+        "skip_locked": "FOR UPDATE SKIP LOCKED",
+        "by_key": "",
+        "queue_by_id": "queue || ''",
+        "float_1": "CAST(1 AS double precision)",
+    },
+    "mariadb": {
+        "locked": "FOR UPDATE",
+        "skip_locked": "FOR UPDATE SKIP LOCKED",
+        "by_key": "FORCE INDEX (PRIMARY)",
+        "queue_by_id": "queue",
+        "float_1": "1e0",
+    },
+}
 Conditions = tuple[sa.ColumnElement[bool], ...]
-ByKey = TypeVar("ByKey", sa.Select[Any], sa.Update)
 _SHARED: Final[WeakValueDictionary[tuple[object, ...], Statements]] = WeakValueDictionary()
 
 
@@ -107,14 +126,6 @@ class Statements:
         """The task has the id `of_task_id` in the queue `of_queue`."""
         return (self.tasks.c.task_id == sa.bindparam("of_task_id"), self.in_queue)
 
-    @cached_property
-    def in_queue_by_id(self) -> sa.ColumnElement[bool]:
-        """As `in_queue`, for tasks selected by id.
-
-        Without statistics PostgreSQL would search by queue and read all of its rows.
-        """
-        return self.unindexed(self.tasks.c.queue) == sa.bindparam("of_queue")
-
     def unindexed(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return the value of a column of text in a form by which PostgreSQL does not search.
 
@@ -122,51 +133,6 @@ class Statements:
         """
         is_postgresql = self.dialect.name == "postgresql"
         return column.concat(sa.literal_column("''")) if is_postgresql else column
-
-    @cached_property
-    def listed(self) -> sa.ColumnElement[bool]:
-        """The id of the task is one of `ids`."""
-        return self.tasks.c.task_id.in_(sa.bindparam("ids", expanding=True))
-
-    def by_key(self, table: sa.Table, statement: ByKey) -> ByKey:
-        """Return a statement that finds rows of a table by their keys.
-
-        For many keys, MariaDB and MySQL prefer another index or the whole table, and lock every row that they
-        read, most of them only for a moment. Claims would skip the waiting tasks among these rows.
-        """
-        for dialect in MYSQL:
-            statement = statement.with_hint(
-                selectable=table, text="FORCE INDEX (PRIMARY)", dialect_name=dialect
-            )
-        return statement
-
-    def deleted_by_key(self, key: sa.Column[Any], ids: str, *others: str) -> sa.TextClause:
-        """Return a DELETE of rows by their keys, for MariaDB and MySQL; SQLAlchemy has no join for it.
-
-        Their usual DELETE takes no hint, and waits for every locked row that it or a subquery reads.
-
-        Args:
-            key: The column that is listed.
-            ids: Name of the parameter for its values.
-            others: The other columns of the key; their parameters begin with `of_`.
-        """
-        table = self.dialect.identifier_preparer.format_table(key.table)
-        kind = "BIGINT" if isinstance(key.type, sa.BigInteger) else f"VARCHAR({MAX_ID_BYTES}) CHARSET utf8mb4"
-        listed = f"JSON_TABLE(:{ids}, '$[*]' COLUMNS ({key.name} {kind} PATH '$')) AS listed"
-        same = [
-            f"{table}.{key.name} = listed.{key.name}",
-            *(f"{table}.{each} = :of_{each}" for each in others),
-        ]
-        rows = f"{listed} STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON {' AND '.join(same)}"
-        columns = (sa.bindparam(f"of_{each}", type_=key.table.c[each].type) for each in others)
-        delete = f"DELETE {table} FROM {rows}"  # nosec B608
-        return sa.text(delete).bindparams(sa.bindparam(ids, type_=sa.JSON()), *columns)
-
-    def in_order(self, page: sa.Select[Any]) -> sa.Select[Any]:
-        """Return a page that joins keys with their tasks; MariaDB reads and locks them in the keys' order."""
-        for dialect in MYSQL:
-            page = page.prefix_with("STRAIGHT_JOIN", dialect=dialect)
-        return self.by_key(self.tasks, page)
 
 
 class SqlPart(Store):
@@ -176,6 +142,7 @@ class SqlPart(Store):
         database: Runs the statements.
         schema: The tables.
         queue: The queue whose tasks `get` returns; None for any queue of the table.
+        claim_sql: The statements.
         horizon: The ranges to skip while an old snapshot is open.
     """
 
@@ -188,8 +155,50 @@ class SqlPart(Store):
         name = database.engine.dialect.identifier_preparer.format_table(schema.tasks)
         self.horizon = Horizon(database, name)
         place = (repr(place_of(database.engine.url)), schema.tasks.name)
+        self.claim_sql = ClaimStatements.shared(schema, database.engine.dialect)
         kind = PostgresNotifier if database.dialect == "postgresql" else TableNotifier
         self.notifier = kind(place, database, schema.tasks.name)
+
+    def rows(self, name: str, where: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
+        """Return the rows that the statement of a name selects."""
+        return self.database.rows(self.claim_sql.statement(name), where)
+
+    def row(self, name: str, where: Mapping[str, Any]) -> sa.Row[Any] | None:
+        """Return the only row that the statement of a name selects; None if there is none."""
+        return self.database.row(self.claim_sql.statement(name), where)
+
+    def leave_lines(self, queue: str, now: float, limit: int) -> int:
+        """Remove up to `limit` stale tasks from their lines, and note their deadlines; return how many.
+
+        Raises:
+            StoreError: If the database failed.
+        """
+        where = self.horizon.past(queue, STALE, now)
+        looks_first = self.database.dialect != "postgresql"
+        if looks_first and not self.rows("any_past", where):
+            return 0
+        if self.claim_sql.has_returning:
+            rows = self.database.execute(self.claim_sql.ready("leave_lines"), where | {"page": limit}).rows
+            deadlines_us = [row[0] for row in rows]
+            if len(deadlines_us) < limit:
+                self.horizon.none_past(where)
+        else:
+            deadlines_us = self.database.transaction(partial(self._leave, where, limit))
+        self.expired.note(queue, [deadline_us / 1e6 for deadline_us in deadlines_us])
+        return len(deadlines_us)
+
+    def _leave(self, where: Mapping[str, Any], limit: int, connection: sa.Connection) -> list[int]:
+        """Remove the first stale tasks from their lines, on MariaDB and MySQL; return their deadlines."""
+        found = connection.execute(self.claim_sql.statement("stale"), {**where, **page_of(limit)}).all()
+        if found:
+            ids = sorted(row.task_id for row in found)
+            connection.execute(self.claim_sql.statement("leave_lines"), {**where, "of_ids": ids})
+        return [row.deadline_us for row in found]
+
+
+def page_of(rows: int) -> dict[str, int]:
+    """Return the parameters of a page, which skips the locked tasks of up to nine other such pages."""
+    return {"page": rows, "looked": 10 * rows}
 
 
 def dialect_insert(table: sa.Table, dialect: sa.Dialect) -> Any:
@@ -234,7 +243,7 @@ def parts_of(file: str) -> dict[str, str]:
 
 
 class ClaimStatements(Statements):
-    """The statements of claims and counts, whose source is text: `claim*.sql` and `counts.sql`.
+    """The statements whose source is text, in the .sql files beside this module.
 
     Attributes:
         statement: Returns a statement by its name; and, if there are two, whether the newest task of a line
@@ -252,12 +261,15 @@ class ClaimStatements(Statements):
         """The statements by name, and what they share."""
         dialect = "mariadb" if self.is_mysql else self.dialect.name
         quoted = self.dialect.identifier_preparer.format_table
-        texts = {"tasks": quoted(self.tasks), "records": quoted(self.schema.records)}
+        tables = ("tasks", "records", "counts", "history", "histories")
+        texts = {name: quoted(getattr(self.schema, name)) for name in tables}
         texts["columns"] = ", ".join(map(self._selected, COLUMNS))
-        texts |= {"never_us": str(microseconds(NEVER)), "default_value": str(microseconds(DEFAULT_VALUE))}
-        # No cast is known to every server of MySQL and MariaDB.
-        texts["float_1"] = "CAST(1 AS double precision)" if dialect == "postgresql" else "1e0"
-        return texts | parts_of("claim.sql") | parts_of(f"claim.{dialect}.sql") | parts_of("counts.sql")
+        numbers = {"never_us": NEVER * 1e6, "default_value": DEFAULT_VALUE * 1e6, "no_batch": NO_BATCH}
+        texts |= {name: str(round(number)) for name, number in numbers.items()} | DIFFERENCES[dialect]
+        own = [f"tasks.{dialect}.sql"] if self.is_mysql else []
+        for file in ("claim.sql", f"claim.{dialect}.sql", "counts.sql", "tasks.sql", "records.sql", *own):
+            texts |= parts_of(file)
+        return texts
 
     def _selected(self, name: str) -> str:
         is_cast = name == "payload" and self.dialect.name == "sqlite"
@@ -278,15 +290,21 @@ class ClaimStatements(Statements):
 
     def of_text(self, text: str) -> sa.TextClause | sa.TextualSelect:
         """Return the statement that has a text."""
-        lists = LIST.findall(text)
+        lists, json_lists = LIST.findall(text), JSON_LIST.findall(text)
         # Values to compare with keys, which MariaDB and MySQL store as bytes.
         key = self.tasks.c.task_id.type if self.is_mysql else None
-        keys = {name for name in PARAMETER.findall(text) if name.startswith("of_")}
-        binds = (sa.bindparam(name, type_=key, expanding=name in lists) for name in keys)
-        statement = sa.text(text).bindparams(*binds)
+
+        def bind(name: str) -> sa.BindParameter[Any]:
+            kind = key if name.startswith("of_") else None
+            return sa.bindparam(
+                name, type_=sa.JSON() if name in json_lists else kind, expanding=name in lists
+            )
+
+        statement = sa.text(text).bindparams(*map(bind, set(PARAMETER.findall(text))))
         if not text.startswith(("SELECT", "WITH")):
             return statement
-        return statement.columns(**{column.name: column.type for column in self.tasks.c})
+        tables = (self.schema.records, self.schema.counts, self.tasks)
+        return statement.columns(**{column.name: column.type for table in tables for column in table.c})
 
     def _ready(self, name: str, newest_first: bool = False) -> PreparedStatement:  # noqa: FBT001, FBT002 - a key
         return self.prepared(self.statement(name, newest_first))

@@ -34,7 +34,6 @@ from freshq.stores.sql.rows import (
     task_of,
 )
 from freshq.stores.sql.statements import (
-    FAILURE,
     TAKEN,
     Conditions,
     SqlPart,
@@ -100,16 +99,6 @@ class PutStatements(Statements):
         return self.has_returning
 
     @cached_property
-    def put_tokens(self) -> sa.Select[Any]:
-        """Puts remembered by the given tasks, by id."""
-        return sa.select(self.tasks.c.task_id, self.tasks.c.put_token).where(self.in_queue_by_id, self.listed)
-
-    @cached_property
-    def lock(self) -> sa.Select[Any]:
-        """One task and its remembered puts, locked until the transaction ends."""
-        return sa.select(*self.columns, self.tasks.c.put_token).where(*self.this_task).with_for_update()
-
-    @cached_property
     def overwrite(self) -> sa.Update:
         """Overwrite a task of the same id, unless it has changed."""
         values: dict[str, Any] = {
@@ -133,55 +122,6 @@ def as_dead_letter(task: Task, problem: str, now: float) -> Task:
     failed = advance(task, Verb.FAIL, TaskStatus.FAILURE, now, error=truncated(problem), **UNHELD)
     # A person must repair it, so it stays until it is purged.
     return changed(failed, request_token=new_token(), expires=int(NEVER))
-
-
-class ReadStatements(Statements):
-    """Statements of reads."""
-
-    @cached_property
-    def get(self) -> sa.Select[Any]:
-        """One task of a queue."""
-        return sa.select(*self.columns).where(*self.this_task)
-
-    @cached_property
-    def get_anywhere(self) -> sa.Select[Any]:
-        """One task by its id, from the first queue that has it."""
-        tasks = self.tasks
-        by_id = tasks.c.task_id == sa.bindparam("of_task_id")
-        return sa.select(*self.columns).where(by_id).order_by(tasks.c.queue).limit(1)
-
-    @cached_property
-    def scan(self) -> sa.Select[Any]:
-        """A page of the tasks of a queue, by id."""
-        return (
-            sa.select(*self.columns)
-            .where(self.in_queue, self.tasks.c.task_id > sa.bindparam("after"))
-            .order_by(self.tasks.c.task_id)
-            .limit(sa.bindparam("page"))
-        )
-
-    @cached_property
-    def dead(self) -> sa.Select[Any]:
-        """A page of the dead letters of a queue after a position, most recently dead first."""
-        dead_us, task_id = self.tasks.c.dead_us, self.tasks.c.task_id
-        until = sa.bindparam("until_us", type_=sa.BigInteger)
-        follows = sa.or_(dead_us < until, task_id < sa.bindparam("before_id", type_=task_id.type))
-        return (
-            sa.select(*self.columns)
-            .where(self.in_queue, self.tasks.c.status == FAILURE, dead_us <= until, follows)
-            .order_by(dead_us.desc(), task_id.desc())
-            .limit(sa.bindparam("page"))
-        )
-
-    @cached_property
-    def count_dead(self) -> sa.Select[Any]:
-        """Number of dead letters, counting at most `page`, and when the oldest died."""
-        dead_us = self.tasks.c.dead_us
-        # The bound leaves out tasks that never died, which are also in MariaDB's index.
-        dead = (self.in_queue, self.tasks.c.status == FAILURE, dead_us <= sa.bindparam("until_us"))
-        page = sa.select(dead_us).where(*dead).order_by(dead_us).limit(sa.bindparam("page")).subquery("dead")
-        each: list[sa.ColumnElement[Any]] = [sa.func.count(), sa.func.min(page.c.dead_us)]
-        return sa.select(*each)
 
 
 class SettleStatements(Statements):
@@ -249,14 +189,6 @@ class SettleStatements(Statements):
         key = (self.tasks.c.task_id == free.c.task_id, self.tasks.c.queue == free.c.queue)
         update = sa.update(self.tasks).where(*key)
         return update.values(values).returning(self.tasks.c.task_id, self.tasks.c.request_token)
-
-    @cached_property
-    def lock_listed(self) -> sa.Select[Any]:
-        """Lock several tasks, except tasks whose row is already locked."""
-        tasks = self.tasks
-        columns = (tasks.c.task_id, tasks.c.status, tasks.c.lease_token, tasks.c.request_token)
-        locked = sa.select(*columns).where(self.in_queue, self.listed)
-        return self.by_key(self.tasks, locked.with_for_update(skip_locked=True))
 
     @cached_property
     def replace_locked(self) -> sa.Update:
@@ -334,7 +266,6 @@ class SqlTasks(SqlPart):
         super().__init__(database, schema, queue)
         dialect = database.engine.dialect
         self.put_sql = PutStatements.shared(schema, dialect)
-        self.read_sql = ReadStatements.shared(schema, dialect)
         self.settle_sql = SettleStatements.shared(schema, dialect)
 
     @override
@@ -431,10 +362,8 @@ class SqlTasks(SqlPart):
         remembered: dict[str, str] = {}
         ids = [task.task_id for task in tasks]
         for start in range(0, len(ids), BATCH_ROWS):
-            found = connection.execute(
-                self.put_sql.put_tokens,
-                {"of_queue": tasks[0].queue, "ids": ids[start : start + BATCH_ROWS]},
-            )
+            listed = {"of_queue": tasks[0].queue, "of_ids": ids[start : start + BATCH_ROWS]}
+            found = connection.execute(self.claim_sql.statement("put_tokens"), listed)
             remembered |= {row.task_id: row.put_token for row in found}
         return [
             outcome_of(task.request_token, remembered.get(task.task_id, "")) is PutOutcome.CREATED
@@ -444,7 +373,7 @@ class SqlTasks(SqlPart):
     def _put_over(self, connection: sa.Connection, task: Task, on_conflict: OnConflict) -> PutOutcome:
         """Put a task whose id is taken: replace a task that ended, or update a live one."""
         where = {"of_task_id": task.task_id, "of_queue": task.queue}
-        found = connection.execute(self.put_sql.lock, where).one_or_none()
+        found = connection.execute(self.claim_sql.statement("lock"), where).one_or_none()
         if found is None:  # deleted a moment ago
             return PutOutcome.CREATED if self._insert(connection, [task])[0] else PutOutcome.DUPLICATE
         current = task_of(found)
@@ -465,19 +394,16 @@ class SqlTasks(SqlPart):
 
     def find(self, task_id: str, queue: str | None) -> Task | None:
         """Return a task by its id and queue; with None for the queue, from any queue."""
-        if queue is None:
-            row = self.database.row(self.read_sql.get_anywhere, {"of_task_id": task_id})
-        else:
-            row = self.database.row(self.read_sql.get, {"of_task_id": task_id, "of_queue": queue})
+        name = "get_anywhere" if queue is None else "get"
+        row = self.row(name, {"of_task_id": task_id, "of_queue": queue})
         return None if row is None else task_of(row)
 
     @override
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
         after = start_after or ""
         while True:
-            rows = self.database.rows(
-                self.read_sql.scan, {"of_queue": queue, "after": after, "page": SCAN_ROWS}
-            )
+            where = {"of_queue": queue, "of_after": after, "page": SCAN_ROWS}
+            rows = self.rows("scan", where)
             yield from map(task_of, rows)
             if len(rows) < SCAN_ROWS:
                 return
@@ -488,8 +414,9 @@ class SqlTasks(SqlPart):
         place = start_after
         while True:
             until_us = LATEST_US if place is None else microseconds(place.dead_at)
-            after = {"until_us": until_us, "before_id": "" if place is None else place.task_id}
-            rows = self.database.rows(self.read_sql.dead, {"of_queue": queue, "page": DEAD_ROWS, **after})
+            after = {"until_us": until_us, "of_before_id": "" if place is None else place.task_id}
+            where = {"of_queue": queue, "page": DEAD_ROWS, **after}
+            rows = self.rows("dead", where)
             tasks = list(map(task_of, rows))
             yield from tasks
             if len(tasks) < DEAD_ROWS:
@@ -499,7 +426,7 @@ class SqlTasks(SqlPart):
     @override
     def count_dead(self, queue: str) -> DeadLetters:
         where = {"of_queue": queue, "until_us": LATEST_US, "page": COUNTED_DEAD + 1}
-        ((count, oldest_us),) = map(tuple, self.database.rows(self.read_sql.count_dead, where))
+        ((count, oldest_us),) = map(tuple, self.rows("count_dead", where))
         oldest_at = None if oldest_us is None else oldest_us / 1e6
         return DeadLetters(min(count, COUNTED_DEAD), more=count > COUNTED_DEAD, oldest_at=oldest_at)
 
@@ -550,7 +477,7 @@ class SqlTasks(SqlPart):
         where = _this(entered)
 
         def succeed(connection: sa.Connection) -> None:
-            found = connection.execute(self.put_sql.lock, where).one_or_none()
+            found = connection.execute(self.claim_sql.statement("lock"), where).one_or_none()
             if found is None or not Guard.exact(current).admits(task_of(found)):
                 raise Conflict(None if found is None else task_of(found))
             # Two versions, so that a history has an event for each.
@@ -565,8 +492,9 @@ class SqlTasks(SqlPart):
     def _replace_locked(self, connection: sa.Connection, changes: Sequence[tuple[Task, Guard]]) -> set[Any]:
         """Store new versions in a transaction; return the ids and tokens of the stored ones."""
         ids = sorted({task.task_id for task, _guard in changes})
-        listed = {"of_queue": changes[0][0].queue, "ids": ids}
-        found = {row.task_id: row for row in connection.execute(self.settle_sql.lock_listed, listed)}
+        listed = {"of_queue": changes[0][0].queue, "of_ids": ids}
+        locked = connection.execute(self.claim_sql.statement("lock_listed"), listed)
+        found = {row.task_id: row for row in locked}
         admitted = [
             task
             for task, guard in changes
