@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from freshq.cli.command import Group, QueueCommand, QueueContext
-from freshq.cli.flags import with_flags
+from freshq.cli.command import Group, QueueCommand, QueueContext, with_flags
 from freshq.cli.stacks import Stack, settle_problem
 from freshq.errors import needs, printable
 from freshq.model.pass_options import PassOptions

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from freshq.addresses import FORMS, QUEUE_OPTIONS, Address, open_queue, split_options
-from freshq.cli.command import AsJson, Group, PlainCommand
+from freshq.cli.command import SECONDS_OR_NONE, AsJson, Group, PlainCommand
 from freshq.cli.errors import ExitStatus, print_error
-from freshq.cli.flags import SECONDS_OR_NONE
 from freshq.cli.output import Output, counted
 from freshq.cli.process import ControlChannel, end_process, run_until_told
 from freshq.cli.stacks import Stack, client_of

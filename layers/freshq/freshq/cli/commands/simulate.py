@@ -14,8 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from freshq.cli.command import AsJson, is_given
-from freshq.cli.flags import help_of, with_flags
+from freshq.cli.command import AsJson, help_of, is_given, with_flags
 from freshq.cli.output import json_text
 from freshq.errors import quoted
 from freshq.model.storable_options import NONE, StorableOptions
@@ -60,6 +59,12 @@ TELLING_LOAD: Final = 3.0
 LEAST_SHOWN: Final = 0.005
 # Names of recordings.
 SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".parquet")
+# How numbers by name, and by value, are written.
+SHARES: Final = "NAME=NUMBER,NAME=NUMBER, each name once"
+VALUES: Final = (
+    "VALUE=SHARE,VALUE=SHARE@SECONDS, with numbers above 0 and each value once, from "
+    f"{SMALLEST_VALUE:g} to {LARGEST_VALUE:g}"
+)
 # A sweep chooses policies and loads itself.
 NOT_WITH_SWEEP: Final = (
     "rate", "order", "reserve", "codel", "codel_interval", "max_backlog", "when_full", "group_share", "fair",
@@ -214,10 +219,9 @@ class SimulateOptions(LoadOptions):
         Raises:
             ValueError: If a number is wrong.
         """
-        numbers = {"weight": {} if self.groups is None else parse_groups(self.groups)[1]}
+        numbers = {"weight": parse_groups(self.groups)[1]}
         for option, name in (("max_running", "max_running"), ("start_rate", "rate_per_second")):
-            text = getattr(self, option)
-            numbers[name] = {} if text is None else parse_shares(option, text)
+            numbers[name] = parse_shares(option, getattr(self, option))
         of: dict[str, dict[str, Any]] = {}
         for name, by_group in numbers.items():
             for group, number in by_group.items():
@@ -256,7 +260,7 @@ class SimulateOptions(LoadOptions):
         """
         if self.client_timeout is None and self.client_retries:
             raise ValueError("client_retries: needs client_timeout, after which a client tries again")
-        shares = {} if self.slowdown is None else parse_shares("slowdown", self.slowdown)
+        shares = parse_shares("slowdown", self.slowdown)
         if not shares.keys() <= {"work", "backlog"}:
             msg = f"slowdown: must name work or backlog, got {quoted(self.slowdown)}"
             raise ValueError(msg)
@@ -284,13 +288,13 @@ class SimulateOptions(LoadOptions):
         """
         if self.file is not None:
             return self._trace(self.file, has_deadline=has_deadline)
-        groups = {} if self.groups is None else parse_groups(self.groups)[0]
+        groups = parse_groups(self.groups)[0]
         if (self.rate is None) == (not groups):
             raise ValueError("rate: give either rate, or groups with a rate each")
         if self.is_random and self.deadline_seconds is None:
             raise ValueError("deadline: exp needs deadline_seconds, which is the mean")
-        priorities = {} if self.priorities is None else parse_shares("priorities", self.priorities)
-        values, max_ages_seconds = self.parsed_values()
+        priorities = parse_shares("priorities", self.priorities)
+        values, max_ages_seconds = parse_values(self.values, self.max_age_seconds)
         return Source(
             rate_per_second=sum(groups.values()) if self.rate is None else self.rate,
             duration_seconds=DEFAULT_DURATION_SECONDS if self.duration is None else self.duration,
@@ -306,10 +310,6 @@ class SimulateOptions(LoadOptions):
             deadline=self.deadline,
             seed=self.seed,
         ).load()
-
-    def parsed_values(self) -> tuple[dict[float, float], dict[float, float]]:
-        """Return the shares and the own max ages by value."""
-        return ({}, {}) if self.values is None else parse_values(self.values, self.max_age_seconds)
 
     def _trace(self, file: Path, *, has_deadline: bool) -> Load:
         if self.is_random:
@@ -335,54 +335,68 @@ class SimulateOptions(LoadOptions):
         return read_recording(Path(self.arrivals))
 
 
-def parse_shares(option: str, text: str) -> dict[str, float]:
-    """Return the numbers by name of a string such as ``NAME=NUMBER,NAME=NUMBER``.
+def _numbers(option: str, form: str, text: str | None, most: int = 1) -> dict[str, list[float]]:
+    """Return the numbers by name of a text such as ``NAME=NUMBER,NAME=NUMBER@NUMBER``; none for None.
+
+    Args:
+        option: The option, for the error.
+        form: What the text must look like, for the error.
+        text: The text.
+        most: Maximum number of numbers of a name.
+
+    Raises:
+        ValueError: If the text has another form, or a number is not above 0.
+    """
+    found: dict[str, list[float]] = {}
+    for part in () if text is None else text.split(","):
+        key, _, rest = part.partition("=")
+        try:
+            numbers = [float(number) for number in rest.split("@")]
+        except ValueError:
+            numbers = []
+        sound = key and key not in found and 0 < len(numbers) <= most
+        if not sound or not all(0 < number < inf for number in numbers):
+            msg = f"{option}: must look like {form}, got {quoted(text)}"
+            raise ValueError(msg)
+        found[key] = numbers
+    return found
+
+
+def parse_shares(option: str, text: str | None) -> dict[str, float]:
+    """Return the numbers by name of a text such as ``NAME=NUMBER,NAME=NUMBER``; none for None.
 
     Raises:
         ValueError: If the text has another form; names the option.
     """
-    found: dict[str, float] = {}
-    for part in text.split(","):
-        key, equals, number = part.partition("=")
-        try:
-            value = float(number)
-        except ValueError:
-            value = 0.0
-        if not (key and equals and value > 0) or key in found:
-            msg = f"{option}: must look like NAME=NUMBER,NAME=NUMBER, each name once, got {quoted(text)}"
-            raise ValueError(msg)
-        found[key] = value
-    return found
+    return {name: number for name, (number,) in _numbers(option, SHARES, text).items()}
 
 
-def parse_groups(text: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the rates and the weights by group of a string such as ``acme=10@3,other=5``.
+def parse_groups(text: str | None) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the rates and the weights by group of a text such as ``acme=10@3,other=5``; none for None.
 
     Raises:
         ValueError: If the text has another form.
     """
-    parts = [part.partition("@") for part in text.split(",")]
-    rates = parse_shares("groups", ",".join(rate for rate, _at, _weight in parts))
-    weighted = [f"{rate.partition('=')[0]}={weight}" for rate, at, weight in parts if at]
-    return rates, parse_shares("groups", ",".join(weighted)) if weighted else {}
+    found = _numbers("groups", SHARES, text, most=2)
+    rates = {group: rate for group, (rate, *_) in found.items()}
+    return rates, {group: weight for group, (_, *weights) in found.items() for weight in weights}
 
 
-def parse_values(text: str, deadline_seconds: float) -> tuple[dict[float, float], dict[float, float]]:
-    """Return the shares and the own max ages by value of a string such as ``10=0.2@8,1=0.8``.
+def parse_values(text: str | None, deadline_seconds: float) -> tuple[dict[float, float], dict[float, float]]:
+    """Return the shares and the own max ages by value of a text such as ``10=0.2@8,1=0.8``; none for None.
 
     Raises:
         ValueError: If the text has another form, or a number is wrong.
     """
     shares: dict[float, float] = {}
     ages: dict[float, float] = {}
-    for part in text.split(","):
-        value, share, *age = _numbers(part)
-        sound = SMALLEST_VALUE <= value <= LARGEST_VALUE and all(0 < number < inf for number in (share, *age))
-        if not sound or value in shares:
-            msg = (
-                "values: must look like VALUE=SHARE,VALUE=SHARE@SECONDS, with numbers above 0 and each value"
-            )
-            msg += f" once, from {SMALLEST_VALUE:g} to {LARGEST_VALUE:g}, got {quoted(text)}"
+    for name, (share, *age) in _numbers("values", VALUES, text, most=2).items():
+        try:
+            value = float(name)
+        except ValueError:
+            value = 0.0
+        if not SMALLEST_VALUE <= value <= LARGEST_VALUE or value in shares:
+            msg = f"values: must look like {VALUES}, got {quoted(text)}"
             raise ValueError(msg)
         shares[value] = share
         ages.update((value, seconds) for seconds in age)
@@ -391,16 +405,6 @@ def parse_values(text: str, deadline_seconds: float) -> tuple[dict[float, float]
             msg = f"values: the max age of value {value:g} must be at most deadline_seconds, "
             raise ValueError(msg + f"{deadline_seconds:g} s, got {seconds:g} s")
     return shares, ages
-
-
-def _numbers(part: str) -> list[float]:
-    """Return the numbers of a text such as ``10=0.2@8`` or ``10=0.2``; zeros if it has another form."""
-    name, _, rest = part.partition("=")
-    share, at, age = rest.partition("@")
-    try:
-        return [float(number) for number in ((name, share, age) if at else (name, share))]
-    except ValueError:
-        return [0.0, 0.0]
 
 
 def parse_level(name: str) -> int:
@@ -510,7 +514,7 @@ def _sweep(options: SimulateOptions, more: dict[str, OverloadRules]) -> list[Cel
     """Return the sweep over the standard policies and any policy of `more` that is not among them."""
     if options.deadline_seconds is None:
         raise ValueError("deadline_seconds: a sweep and a plot need one")
-    values, max_ages_seconds = options.parsed_values()
+    values, max_ages_seconds = parse_values(options.values, options.max_age_seconds)
     standard = policies(options.deadline_seconds, options.servers, by_value=bool(values))
     own = {name: rules for name, rules in more.items() if rules not in standard.values()}
     return list(

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from freshq.addresses import open_queue
-from freshq.cli.command import QUEUE_VARIABLES, Group, PlainCommand, QueueCommand, QueueContext, Yes, parsed
-from freshq.cli.flags import help_of
+from freshq.cli.command import (
+    QUEUE_VARIABLES,
+    Group,
+    PlainCommand,
+    QueueCommand,
+    QueueContext,
+    Yes,
+    help_of,
+    parsed,
+)
 from freshq.cli.output import compact_json
 from freshq.cli.process import progress_bars
 from freshq.cli.session import refuse_memory

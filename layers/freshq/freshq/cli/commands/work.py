@@ -23,9 +23,9 @@ from freshq.cli.command import (
     application_imports,
     is_given,
     queues_of_application,
+    with_flags,
 )
 from freshq.cli.commands.supervisor import WorkProcess
-from freshq.cli.flags import with_flags
 from freshq.cli.http_server import LOOPBACK, METRICS, HttpResponse, HttpServer, metrics_page
 from freshq.cli.process import ControlChannel, JsonLines, end_process, reporter_of, reporting
 from freshq.errors import MissingExtra, StoreError, quoted
