@@ -23,7 +23,8 @@ from types_boto3_dynamodb import DynamoDBClient
 from freshq import MatchQueue, StoreError
 from freshq.errors import IllegalTransition, TableMissing, Throttled, Unreachable
 from freshq.matching import ResourceStatus
-from freshq.matching.stores.dynamodb import RETRY, Cancellation, classify
+from freshq.matching.stores.dynamodb import RETRY, cancellation
+from freshq.stores.dynamodb.calls import ConditionFailed
 from tests.support.matching import ARTICLE, Desk, join, names, one
 
 WOMAN = {"gender": "F"}
@@ -94,22 +95,22 @@ def check_whole(table_desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "cancellation"),
+    ("codes", "error_class"),
     [
-        (["None", "ConditionalCheckFailed"], Cancellation.CONDITION_FAILED),
-        (["TransactionConflict", "None"], Cancellation.RETRYABLE),
-        (["ThrottlingError"], Cancellation.RETRYABLE),
-        (["ProvisionedThroughputExceeded", "TransactionConflict"], Cancellation.RETRYABLE),
-        (["ConditionalCheckFailed", "TransactionConflict"], Cancellation.CONDITION_FAILED),
-        (["ConditionalCheckFailed", "ValidationError"], Cancellation.INVALID),
-        (["ItemCollectionSizeLimitExceeded"], Cancellation.INVALID),
-        (["SomethingNew", "TransactionConflict"], Cancellation.INVALID),
-        (["None"], Cancellation.INVALID),
-        ([], Cancellation.INVALID),
+        (["None", "ConditionalCheckFailed"], ConditionFailed),
+        (["TransactionConflict", "None"], Throttled),
+        (["ThrottlingError"], Throttled),
+        (["ProvisionedThroughputExceeded", "TransactionConflict"], Throttled),
+        (["ConditionalCheckFailed", "TransactionConflict"], ConditionFailed),
+        (["ConditionalCheckFailed", "ValidationError"], StoreError),
+        (["ItemCollectionSizeLimitExceeded"], StoreError),
+        (["SomethingNew", "TransactionConflict"], StoreError),
+        (["None"], StoreError),
+        ([], StoreError),
     ],
 )
-def test_classification(codes: list[str], cancellation: Cancellation) -> None:
-    assert classify([{"Code": code} for code in codes]) is cancellation
+def test_cancellation(codes: list[str], error_class: type[Exception]) -> None:
+    assert type(cancellation([{"Code": code} for code in codes], "table")) is error_class
 
 
 def test_a_failed_condition_leads_to_the_next_candidate(table_desk: Desk, queue: MatchQueue) -> None:

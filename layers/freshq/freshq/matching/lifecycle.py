@@ -123,32 +123,6 @@ def queued(before: Resource, stamp: Callable[[], float]) -> Resource:
     return replace(available(before), status=ResourceStatus.QUEUED, since=since)
 
 
-def matched(
-    before: Resource,
-    since: float | None,
-    lease_until: float | None,
-    token: str,
-    caller_id: str | None = None,
-) -> Resource:
-    """Return the MATCHED version of a resource.
-
-    Args:
-        before: The version that is stored.
-        since: When it started to wait, or would have, in seconds since the epoch.
-        lease_until: When the match expires; None: never.
-        token: The token of the match; see `Changes.token`.
-        caller_id: Id of the caller in line that it is held for; None for a caller who did not wait.
-    """
-    return replace(
-        before,
-        status=ResourceStatus.MATCHED,
-        token=token,
-        since=since,
-        lease_until=lease_until,
-        caller_id=caller_id,
-    )
-
-
 def available(before: Resource) -> Resource:
     """Return the AVAILABLE version of a resource."""
     return replace(
@@ -207,9 +181,22 @@ class Changes:
         """Return the stored version of a resource; None if the id is unknown."""
         return self._store.get(resource_id)
 
-    def token(self) -> str:
-        """Return the token of a new match."""
-        return self._prefix + new_token()
+    def matched(self, before: Resource, since: float | None, caller_id: str | None = None) -> Resource:
+        """Return the MATCHED version of a resource.
+
+        Args:
+            before: The version that is stored.
+            since: When it started to wait, or would have, in seconds since the epoch.
+            caller_id: Id of the caller in line that it is held for; None for a caller who did not wait.
+        """
+        return replace(
+            before,
+            status=ResourceStatus.MATCHED,
+            token=self._prefix + new_token(),
+            since=since,
+            lease_until=self.lease_end(),
+            caller_id=caller_id,
+        )
 
     def may_recover(self) -> bool:
         """Return whether a lease may have expired, and the last recovery is long enough ago."""

@@ -17,8 +17,9 @@ from freshq.matching import lifecycle
 from freshq.matching.lifecycle import repeated
 from freshq.matching.match import held_match, taken
 from freshq.matching.places import questions_of
-from freshq.matching.resource import CallerStatus, caller_id_of, waiting_caller
+from freshq.matching.resource import Caller, CallerStatus, caller_id_of
 from freshq.matching.stores.base import Change, Changed
+from freshq.model.lifecycle import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from freshq.matching.lifecycle import Changes
     from freshq.matching.match import Match, Walk
     from freshq.matching.places import Attributes
-    from freshq.matching.resource import Ask, Caller, Entry, Resource
+    from freshq.matching.resource import Ask, Entry, Resource
     from freshq.matching.stores.base import MatchStore
 
     Ranks = tuple[tuple[Ask, ...], ...]
@@ -146,9 +147,7 @@ class CallerLine:
             preference = caller.preference(resource.attributes)
             if preference is None:
                 continue
-            after = lifecycle.matched(
-                resource, since, self._changes.lease_end(), self._changes.token(), caller.caller_id
-            )
+            after = self._changes.matched(resource, since, caller.caller_id)
             change = Change(
                 resource, after, caller_before=caller, caller_after=caller.served(after, *preference)
             )
@@ -178,7 +177,7 @@ class CallerLine:
         def attempt() -> Match | None:
             caller = self._store.caller(caller_id)
             if caller is None:
-                caller = waiting_caller(caller_id, ranks, self._changes.stamp())
+                caller = Caller(caller_id, CallerStatus.WAITING, new_token(), ranks, self._changes.stamp())
                 if (match := self._taken_now(caller)) is not None:
                     return match
                 self._changes.write(Change(caller_after=caller))
@@ -202,9 +201,7 @@ class CallerLine:
             resource = self._walk.whole(entry)
             if resource is None:
                 return None
-            after = lifecycle.matched(
-                resource, resource.since, self._changes.lease_end(), self._changes.token(), caller.caller_id
-            )
+            after = self._changes.matched(resource, resource.since, caller.caller_id)
             served = caller.served(after, ask, rank)
             try:
                 self._changes.write(Change(resource, after, caller_after=served))

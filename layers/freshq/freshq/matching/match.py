@@ -9,7 +9,7 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost
-from freshq.matching.lifecycle import MAX_COMMIT_TRIES, matched
+from freshq.matching.lifecycle import MAX_COMMIT_TRIES
 from freshq.matching.places import (
     BEFORE_GROUP,
     GREATEST_KEY,
@@ -269,7 +269,7 @@ class Matches:
         resource = self._walk.whole(entry)
         if resource is None:
             return None
-        after = matched(resource, resource.since, self._changes.lease_end(), self._changes.token())
+        after = self._changes.matched(resource, resource.since)
         if not self._changes.committed(resource, after):
             return None
         return replace(held_match(after), criteria=ask, rank=rank)

@@ -176,13 +176,14 @@ class SharedMatchOptions:
             StoreError: If the store did not answer.
         """
         checked = checked_config(values)
+        first_values = {} if self._override else self._named
         with self._lock:
             if not checked:
                 self._follow(self._read())
                 return self.config
             for _ in range(MAX_TRIES):
                 stored = self._read()
-                before = self._first_values if stored is None else checked_config(stored.values)
+                before = first_values if stored is None else checked_config(stored.values)
                 new = before | checked
                 named = {name: self._named[name] for name in self._named.keys() - checked.keys()}
                 if not self._is_known and not self._override:
@@ -221,10 +222,6 @@ class SharedMatchOptions:
         if config != self.config or not self._is_known:
             self.config = config
             self._use(config)
-
-    @property
-    def _first_values(self) -> dict[str, Any]:
-        return {} if self._override else self._named
 
     def _check(self, values: Mapping[str, Any], named: Mapping[str, Any] | None = None) -> None:
         """Check that no option was named with another value than the resources have."""

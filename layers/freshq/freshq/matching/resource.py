@@ -20,7 +20,7 @@ from freshq.matching.places import (
     lookup_of,
     question_of,
 )
-from freshq.model.lifecycle import MICROSECONDS, new_token
+from freshq.model.lifecycle import MICROSECONDS
 from freshq.model.validation import MAX_PAYLOAD_BYTES, json_copy, json_text
 
 if TYPE_CHECKING:
@@ -261,6 +261,11 @@ class Caller:
     criteria: Ask | None = None
 
     @property
+    def ranks_json(self) -> str:
+        """The ranks as JSON text."""
+        return json.dumps(self.ranks, ensure_ascii=False)
+
+    @property
     def sort_key(self) -> str:
         """The key within the line: time, then id, so that keys are unique."""
         return f"{round(self.since * MICROSECONDS):016d}{END_OF_GROUP}{self.caller_id}"
@@ -292,14 +297,14 @@ class Caller:
         )
 
 
+def parsed_ranks(text: str) -> tuple[tuple[Ask, ...], ...]:
+    """Return the ranks in a text of `Caller.ranks_json`."""
+    return tuple(tuple(asks) for asks in json.loads(text))
+
+
 def caller_id_of(sort_key: str) -> str:
     """Return the id in a key within the line."""
     return sort_key.partition(END_OF_GROUP)[2]
-
-
-def waiting_caller(caller_id: str, ranks: tuple[tuple[Ask, ...], ...], since: float) -> Caller:
-    """Return a caller at the end of the line."""
-    return Caller(caller_id, CallerStatus.WAITING, new_token(), ranks, since)
 
 
 def caller_of(resource: Resource) -> Caller | None:

@@ -8,7 +8,6 @@ import logging
 import random
 import zlib
 from contextlib import suppress
-from enum import Enum
 from functools import partial
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,9 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from botocore.exceptions import ClientError
 from typing_extensions import override
 
-from freshq.errors import StoreError, Throttled
+from freshq.errors import FreshqError, StoreError, Throttled
 from freshq.matching.places import places_of
-from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
+from freshq.matching.resource import (
+    Caller,
+    CallerStatus,
+    Entry,
+    Resource,
+    ResourceStatus,
+    parsed_ranks,
+)
 from freshq.matching.stores.base import Changed, MatchStore, StoredValues
 from freshq.model.codec import WORKER_SEPARATOR
 from freshq.model.lifecycle import new_token
@@ -45,11 +51,9 @@ if TYPE_CHECKING:
     from freshq.matching.stores.base import Change, Span
     from freshq.stores.dynamodb.schema import Item
 
-# A partition of the table can write 1,000 units per second. A cycle of a resource writes 5 units here, so
-# the shards allow 1,600 cycles per second.
-RESOURCE_SHARDS: Final = 8
-NAMES_KEY: Final[Item] = {"pk": {"S": "names"}, "sk": {"S": "names"}}
-OPTIONS_KEY: Final[Item] = {"pk": {"S": "options"}, "sk": {"S": "options"}}
+# Of resources and of callers. A partition of the table can write 1,000 units per second. A cycle of a
+# resource writes 5 units here, so the shards allow 1,600 cycles per second.
+SHARDS: Final = 8
 # When a version was written. The stream's own times are whole seconds.
 CHANGED_AT: Final = "changedAt"
 # In an entry: its resource has data.
@@ -59,7 +63,6 @@ COMBINATIONS_PARTITION: Final = "combinations"
 # A range key has at most 1,024 bytes; the hash of a longer combination stands for its end.
 MAX_COMBINATION_KEY_BYTES: Final = 1000
 DIGEST_CHARS: Final = 64
-CALLER_SHARDS: Final = 8
 LINE_PARTITION: Final = "callers"
 _CALLERS: Final = "caller#"
 T = TypeVar("T")
@@ -68,6 +71,7 @@ KEYS: Final = (("pk", "HASH"), ("sk", "RANGE"))
 # A transaction in progress ends within milliseconds, throttling of a partition within seconds.
 RETRY: Final = CallRetry(max_tries=12, backoff=Backoff(base_seconds=0.01, cap_seconds=1.0))
 CANCELLED_CODE: Final = "TransactionCanceledException"
+CONDITION_FAILED: Final = "ConditionalCheckFailed"
 # Another write of one of the items, or an earlier attempt of this one, is in progress.
 CONFLICT_CODES: Final = frozenset(
     {"TransactionConflictException", "TransactionInProgressException", "ReplicatedWriteConflictException"}
@@ -77,6 +81,14 @@ BUSY_REASONS: Final = frozenset(
 )
 
 
+def _key(partition: str, sort_key: str) -> Item:
+    return {"pk": {"S": partition}, "sk": {"S": sort_key}}
+
+
+NAMES_KEY: Final = _key("names", "names")
+OPTIONS_KEY: Final = _key("options", "options")
+
+
 def encode_combination(combination: str) -> Item:
     """Return the item of a full combination of values."""
     key = combination
@@ -84,11 +96,7 @@ def encode_combination(combination: str) -> Item:
         digest = hashlib.sha256(key.encode()).hexdigest()
         key = f"{key[: MAX_COMBINATION_KEY_BYTES - DIGEST_CHARS]}{digest}"
     # The resource without attributes has an empty combination, which cannot be a key.
-    return {
-        "pk": {"S": COMBINATIONS_PARTITION},
-        "sk": {"S": f"#{key}"},
-        "combination": {"S": combination},
-    }
+    return _key(COMBINATIONS_PARTITION, f"#{key}") | {"combination": {"S": combination}}
 
 
 def resource_partition(shard: int) -> str:
@@ -108,11 +116,11 @@ def is_resource(partition: str) -> bool:
 
 def resource_key(resource_id: str) -> Item:
     """Return the key of a resource."""
-    return {"pk": {"S": resource_partition(_shard(resource_id))}, "sk": {"S": resource_id}}
+    return _key(resource_partition(_shard(resource_id)), resource_id)
 
 
 def _shard(text: str) -> int:
-    return zlib.crc32(text.encode()) % RESOURCE_SHARDS
+    return zlib.crc32(text.encode()) % SHARDS
 
 
 def entry_partition(partition: str) -> str:
@@ -200,7 +208,7 @@ def same_token(token: str) -> Item:
 
 def _entry_key(resource: Resource, place: Place) -> Item:
     key = place.sort_key(resource.since or 0.0, resource.resource_id)
-    return {"pk": {"S": entry_partition(place.partition)}, "sk": {"S": key}}
+    return _key(entry_partition(place.partition), key)
 
 
 def _entry_keys(resource: Resource | None) -> list[Item]:
@@ -209,19 +217,20 @@ def _entry_keys(resource: Resource | None) -> list[Item]:
     return [_entry_key(resource, place) for place in places_of(resource.attributes)]
 
 
+def _own_action(table: str, key: Item, item: Item | None, unchanged: Item) -> Item:
+    """Return the action that writes the next version of a resource or a caller; None: that deletes it."""
+    arguments = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD", **unchanged}
+    return {"Delete": {"Key": key, **arguments}} if item is None else {"Put": {"Item": item, **arguments}}
+
+
 def actions_of(table: str, change: Change) -> list[Item]:
     """Return the actions that replace a version of a resource; the first writes the resource itself."""
     before, after = change.before, change.after
     resource = after or before
     if resource is None:
         return []
-    arguments: Item = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    own: dict[str, Any] = (
-        {"Delete": {"Key": resource_key(resource.resource_id), **arguments, **guard(before)}}
-        if after is None
-        else {"Put": {"Item": encode_resource(after, change.at), **arguments, **guard(before)}}
-    )
-    actions: list[Item] = [own]
+    item = None if after is None else encode_resource(after, change.at)
+    actions = [_own_action(table, resource_key(resource.resource_id), item, guard(before))]
     for key in _entry_keys(before):
         # A resource that left and returned at the same time has different entries, with another token.
         same_entry = same_token("" if before is None else before.token)
@@ -239,17 +248,12 @@ def is_caller(partition: str) -> bool:
 
 def caller_key(caller_id: str) -> Item:
     """Return the key of a caller."""
-    shard = zlib.crc32(caller_id.encode()) % CALLER_SHARDS
-    return {"pk": {"S": f"{_CALLERS}{shard}"}, "sk": {"S": caller_id}}
-
-
-def _line_key(key: str) -> Item:
-    return {"pk": {"S": LINE_PARTITION}, "sk": {"S": key}}
+    return _key(f"{_CALLERS}{_shard(caller_id)}", caller_id)
 
 
 def asking_key(question: str, key: str) -> Item:
     """Return the key of the item which says that the caller with this key in the line asks a question."""
-    return {"pk": {"S": asking_partition(question)}, "sk": {"S": key}}
+    return _key(asking_partition(question), key)
 
 
 def asking_partition(question: str) -> str:
@@ -264,7 +268,7 @@ def encode_caller(caller: Caller) -> Item:
         "callerStatus": {"S": caller.status.value},
         "requestToken": {"S": caller.token},
         "since": milliseconds(caller.since),
-        "criteria": {"S": ranks_text(caller)},
+        "criteria": {"S": caller.ranks_json},
     }
     if caller.resource_id is not None:
         item["resourceId"] = {"S": caller.resource_id}
@@ -279,22 +283,12 @@ def decode_caller(item: Item) -> Caller:
         caller_id=item["callerId"]["S"],
         status=CallerStatus(item["callerStatus"]["S"]),
         token=item["requestToken"]["S"],
-        ranks=ranks_of(item["criteria"]["S"]),
+        ranks=parsed_ranks(item["criteria"]["S"]),
         since=seconds(item["since"]),
         resource_id=item["resourceId"]["S"] if "resourceId" in item else None,
         rank=int(item["rank"]["N"]) if "rank" in item else 0,
         criteria=json.loads(item["met"]["S"]) if "met" in item else None,
     )
-
-
-def ranks_text(caller: Caller) -> str:
-    """Return the ranks of a caller as text."""
-    return json.dumps(caller.ranks, ensure_ascii=False)
-
-
-def ranks_of(text: str) -> Any:
-    """Return the ranks in a text from `ranks_text`."""
-    return tuple(tuple(asks) for asks in json.loads(text))
 
 
 def caller_actions(table: str, change: Change) -> list[Item]:
@@ -308,18 +302,12 @@ def caller_actions(table: str, change: Change) -> list[Item]:
     if caller is None:
         return []
     unchanged = guard(None) if before is None else same_token(before.token)
-    arguments: Item = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD", **unchanged}
     key = caller_key(caller.caller_id)
-    own: dict[str, Any] = (
-        {"Delete": {"Key": key, **arguments}}
-        if after is None
-        else {"Put": {"Item": key | encode_caller(after) | changed_at(change.at), **arguments}}
-    )
-    actions: list[Item] = [own]
+    item = None if after is None else key | encode_caller(after) | changed_at(change.at)
+    actions = [_own_action(table, key, item, unchanged)]
     if before is not None and before.status is CallerStatus.WAITING:
-        actions.append(
-            {"Delete": {"TableName": table, "Key": _line_key(before.sort_key), **same_token(before.token)}}
-        )
+        place = {"TableName": table, "Key": _key(LINE_PARTITION, before.sort_key)}
+        actions.append({"Delete": place | same_token(before.token)})
     joined = [] if after is None else _line_items(after)
     return actions + [{"Put": {"TableName": table, "Item": item, **guard(None)}} for item in joined]
 
@@ -331,7 +319,7 @@ def forgetting_actions(table: str, question: str, key: str) -> list[Item]:
     asks, but is not yet read as waiting. Deleting a nonexistent item checks that nobody has an entry under
     the key; a condition check would need one more permission.
     """
-    nobody = {"Key": _line_key(key), **guard(None)}
+    nobody = {"Key": _key(LINE_PARTITION, key), **guard(None)}
     asked = {"Key": asking_key(question, key)}
     return [{"Delete": {"TableName": table, **deleted}} for deleted in (nobody, asked)]
 
@@ -341,7 +329,7 @@ def _line_items(caller: Caller) -> list[Item]:
     if caller.status is not CallerStatus.WAITING:
         return []
     asked = [asking_key(question, caller.sort_key) for question in caller.questions]
-    return [_line_key(caller.sort_key) | encode_caller(caller), *asked]
+    return [_key(LINE_PARTITION, caller.sort_key) | encode_caller(caller), *asked]
 
 
 def partition_query(
@@ -361,7 +349,7 @@ def partition_query(
         values |= {":low": {"S": bounds[0]}, ":high": {"S": bounds[1]}}
     arguments: Item = {"KeyConditionExpression": key, "ExpressionAttributeValues": values}
     if start_after is not None:
-        arguments["ExclusiveStartKey"] = {"pk": values[":pk"], "sk": {"S": start_after}}
+        arguments["ExclusiveStartKey"] = _key(partition, start_after)
     return arguments
 
 
@@ -386,26 +374,23 @@ def match_table_definition(table: str) -> CreateTableInputTypeDef:
     }
 
 
-class Cancellation(Enum):
-    """Why a transaction was cancelled.
+def cancellation(reasons: Sequence[Mapping[str, Any]], what: str) -> FreshqError:
+    """Return the error of a cancelled transaction.
 
-    CONDITION_FAILED: a condition did not hold; a retry cannot help. RETRYABLE: the same transaction may
-    succeed later. INVALID: it can never succeed.
+    Args:
+        reasons: The cancellation reasons, one for each action.
+        what: The table, and what was tried.
+
+    Returns:
+        ConditionFailed if a condition did not hold, with the item of the first action if that failed;
+        Throttled if the same transaction may succeed later; StoreError if it can never succeed.
     """
-
-    CONDITION_FAILED = "condition failed"
-    RETRYABLE = "retryable"
-    INVALID = "invalid"
-
-
-def classify(reasons: Sequence[Mapping[str, Any]]) -> Cancellation:
-    """Return the meaning of the cancellation reasons, one for each action."""
     codes = {reason.get("Code", "None") for reason in reasons} - {"None"}
-    if codes - BUSY_REASONS - {"ConditionalCheckFailed"}:
-        return Cancellation.INVALID
-    if "ConditionalCheckFailed" in codes:
-        return Cancellation.CONDITION_FAILED
-    return Cancellation.RETRYABLE if codes else Cancellation.INVALID
+    if not codes or codes - BUSY_REASONS - {CONDITION_FAILED}:
+        return StoreError(f"{what}: cannot commit: {_reasons_text(reasons)}")
+    if CONDITION_FAILED in codes:
+        return ConditionFailed(reasons[0].get("Item"))
+    return Throttled(f"{what}: transaction cancelled: {_reasons_text(reasons)}")
 
 
 class TransactionCalls:
@@ -439,15 +424,8 @@ class TransactionCalls:
             if error.response["Error"]["Code"] != CANCELLED_CODE:
                 raise
             response: Item = dict(error.response)
-            reasons = response.get("CancellationReasons", [])
-            cancellation = classify(reasons)
-            if cancellation is Cancellation.CONDITION_FAILED:
-                raise ConditionFailed(reasons[0].get("Item")) from error
-            if cancellation is Cancellation.RETRYABLE:
-                msg = f"table {self._table!r}: transaction cancelled: {_reasons_text(reasons)}"
-                raise Throttled(msg) from error
-            msg = f"table {self._table!r}: cannot commit: {_reasons_text(reasons) or error}"
-            raise StoreError(msg) from error
+            reasons = response.get("CancellationReasons") or [{"Code": str(error)}]
+            raise cancellation(reasons, f"table {self._table!r}") from error
 
     def retried(self, send: Callable[[], T]) -> T:
         """Send a call that is safe to repeat: again after a conflict or throttling, once after a lost reply.
@@ -689,7 +667,7 @@ class DynamoDBMatchStore(MatchStore):
 
     @override
     def resources(self) -> Iterator[Resource]:
-        for shard in range(RESOURCE_SHARDS):
+        for shard in range(SHARDS):
             yield from map(decode_resource, self._query(partition_query(resource_partition(shard))))
 
     def _query(self, arguments: Item, limit: int | None = None) -> Iterator[Item]:

@@ -32,6 +32,9 @@ class MemoryMatchStore(MatchStore):
 
     def __init__(self) -> None:
         self._lock = new_lock()
+        self._begin()
+
+    def _begin(self) -> None:
         self._resources: dict[str, Resource] = {}
         self._keys: defaultdict[str, list[str]] = defaultdict(list)
         self._entries: dict[tuple[str, str], Entry] = {}
@@ -50,15 +53,7 @@ class MemoryMatchStore(MatchStore):
     @override
     def delete_table(self) -> None:
         with self._lock:
-            self._resources.clear()
-            self._keys.clear()
-            self._entries.clear()
-            self._options = None
-            self._last_name = ""
-            self._combinations.clear()
-            self._callers.clear()
-            self._line.clear()
-            self._asking.clear()
+            self._begin()
 
     @override
     def read_options(self) -> StoredValues | None:
@@ -130,13 +125,9 @@ class MemoryMatchStore(MatchStore):
 
     def _check(self, change: Change) -> None:
         resource, caller = change.after or change.before, change.caller_after or change.caller_before
-        if resource is not None and _version(self._resources.get(resource.resource_id)) != _version(
-            change.before
-        ):
-            raise Changed
-        if caller is not None and _version(self._callers.get(caller.caller_id)) != _version(
-            change.caller_before
-        ):
+        stored = None if resource is None else self._resources.get(resource.resource_id)
+        waiting = None if caller is None else self._callers.get(caller.caller_id)
+        if (_version(stored), _version(waiting)) != (_version(change.before), _version(change.caller_before)):
             raise Changed
 
     def _replace(self, resource_id: str, change: Change) -> None:

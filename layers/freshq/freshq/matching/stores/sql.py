@@ -13,7 +13,14 @@ from typing_extensions import override
 
 from freshq.matching.history import caller_events, numbered, queues_of, resource_events
 from freshq.matching.places import MAX_NAME_BYTES, MAX_RESOURCE_ID_BYTES, places_of
-from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
+from freshq.matching.resource import (
+    Caller,
+    CallerStatus,
+    Entry,
+    Resource,
+    ResourceStatus,
+    parsed_ranks,
+)
 from freshq.matching.stores.base import Changed, MatchStore, StoredValues
 from freshq.model.lifecycle import new_token
 from freshq.model.validation import json_text
@@ -33,7 +40,7 @@ from freshq.stores.sql.schema import (
     table_options,
 )
 from freshq.stores.sql.statements import insert_or_ignore
-from freshq.stores.sql.url import ConnectionLimits, shown
+from freshq.stores.sql.url import shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -79,6 +86,7 @@ class MatchTables:
     options: sa.Table
 
 
+@lru_cache(maxsize=16)
 def tables_of(table: str, dialect: str) -> MatchTables:
     """Return the tables of a store, which all stores on the same tables share.
 
@@ -89,95 +97,66 @@ def tables_of(table: str, dialect: str) -> MatchTables:
     Raises:
         ValueError: If the name is not valid.
     """
-    return _tables_of(checked_table(table), dialect)
+    checked_table(table)
+    metadata, options = sa.MetaData(), table_options(dialect)
 
+    def made(suffix: str, *parts: sa.Column[Any] | sa.Index) -> sa.Table:
+        return sa.Table(table + suffix, metadata, *parts, **options)
 
-@lru_cache(maxsize=16)
-def _tables_of(table: str, dialect: str) -> MatchTables:
-    metadata = sa.MetaData()
-    options = table_options(dialect)
+    combination = (
+        sa.Column("digest", sa.String(DIGEST_CHARS), primary_key=True),
+        required("combination", long_text()),
+    )
     return MatchTables(
         metadata,
-        _resources(table, metadata, options),
-        _entries(table, metadata, options),
-        sa.Table(
-            f"{table}_names",
-            metadata,
-            sa.Column("name", key_text(MAX_NAME_BYTES), primary_key=True),
-            **options,
-        ),
-        sa.Table(
-            f"{table}_combinations",
-            metadata,
-            sa.Column("digest", sa.String(DIGEST_CHARS), primary_key=True),
-            required("combination", long_text()),
-            **options,
-        ),
-        _callers(table, metadata, options),
-        sa.Table(
-            f"{table}_asks",
-            metadata,
+        made("", *_resource_columns()),
+        made("_entries", *_entry_columns()),
+        made("_names", sa.Column("name", key_text(MAX_NAME_BYTES), primary_key=True)),
+        made("_combinations", *combination),
+        made("_callers", *_caller_columns(), sa.Index(f"{table}_line", "line_key")),
+        made(
+            "_asks",
             sa.Column("place", sa.String(DIGEST_CHARS), primary_key=True),
             sa.Column("line_key", key_text(LINE_KEY_BYTES), primary_key=True),
-            **options,
         ),
-        sa.Table(
-            f"{table}_options",
-            metadata,
+        made(
+            "_options",
             sa.Column("name", key_text(MAX_NAME_BYTES), primary_key=True),
             required("record", long_text()),
             required("version", sa.String(TOKEN_BYTES)),
-            **options,
         ),
     )
 
 
-def _resources(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) -> sa.Table:
-    return sa.Table(
-        table,
-        metadata,
-        sa.Column("resource_id", key_text(MAX_RESOURCE_ID_BYTES), primary_key=True),
-        required("attributes", long_text()),
-        required("status", sa.String(STATUS_CHARS)),
-        required("token", sa.String(TOKEN_BYTES)),
-        sa.Column("since_us", sa.BigInteger),
-        sa.Column("lease_until_us", sa.BigInteger),
-        sa.Column("caller_id", key_text(MAX_RESOURCE_ID_BYTES)),
-        sa.Column("data", long_text()),
-        **options,
-    )
+def _resource_columns() -> Iterator[sa.Column[Any]]:
+    yield sa.Column("resource_id", key_text(MAX_RESOURCE_ID_BYTES), primary_key=True)
+    yield required("attributes", long_text())
+    yield required("status", sa.String(STATUS_CHARS))
+    yield required("token", sa.String(TOKEN_BYTES))
+    yield sa.Column("since_us", sa.BigInteger)
+    yield sa.Column("lease_until_us", sa.BigInteger)
+    yield sa.Column("caller_id", key_text(MAX_RESOURCE_ID_BYTES))
+    yield sa.Column("data", long_text())
 
 
-def _entries(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) -> sa.Table:
-    return sa.Table(
-        f"{table}_entries",
-        metadata,
-        sa.Column("place", sa.String(DIGEST_CHARS), primary_key=True),
-        sa.Column("sort_key", key_text(SORT_KEY_BYTES), primary_key=True),
-        required("resource_id", key_text(MAX_RESOURCE_ID_BYTES)),
-        required("last_name", key_text(MAX_NAME_BYTES)),
-        required("names", sa.SmallInteger),
-        **options,
-    )
+def _entry_columns() -> Iterator[sa.Column[Any]]:
+    yield sa.Column("place", sa.String(DIGEST_CHARS), primary_key=True)
+    yield sa.Column("sort_key", key_text(SORT_KEY_BYTES), primary_key=True)
+    yield required("resource_id", key_text(MAX_RESOURCE_ID_BYTES))
+    yield required("last_name", key_text(MAX_NAME_BYTES))
+    yield required("names", sa.SmallInteger)
 
 
-def _callers(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) -> sa.Table:
-    callers = sa.Table(
-        f"{table}_callers",
-        metadata,
-        sa.Column("caller_id", key_text(MAX_RESOURCE_ID_BYTES), primary_key=True),
-        required("status", sa.String(STATUS_CHARS)),
-        required("token", sa.String(TOKEN_BYTES)),
-        required("since_us", sa.BigInteger),
-        required("criteria", long_text()),
-        sa.Column("line_key", key_text(LINE_KEY_BYTES)),
-        sa.Column("resource_id", key_text(MAX_RESOURCE_ID_BYTES)),
-        required("preference", sa.SmallInteger),
-        sa.Column("met", long_text()),
-        **options,
-    )
-    sa.Index(f"{table}_line", callers.c.line_key)
-    return callers
+def _caller_columns() -> Iterator[sa.Column[Any]]:
+    yield sa.Column("caller_id", key_text(MAX_RESOURCE_ID_BYTES), primary_key=True)
+    yield required("status", sa.String(STATUS_CHARS))
+    yield required("token", sa.String(TOKEN_BYTES))
+    yield required("since_us", sa.BigInteger)
+    yield required("criteria", long_text())
+    yield sa.Column("line_key", key_text(LINE_KEY_BYTES))
+    yield sa.Column("resource_id", key_text(MAX_RESOURCE_ID_BYTES))
+    yield required("preference", sa.SmallInteger)
+    yield sa.Column("met", long_text())
 
 
 def digest(text: str) -> str:
@@ -243,7 +222,7 @@ def caller_row(caller: Caller) -> dict[str, Any]:
         "status": caller.status.value,
         "token": caller.token,
         "since_us": microseconds(caller.since),
-        "criteria": json.dumps(caller.ranks, ensure_ascii=False),
+        "criteria": caller.ranks_json,
         "line_key": caller.sort_key if caller.status is CallerStatus.WAITING else None,
         "resource_id": caller.resource_id,
         "preference": caller.rank,
@@ -257,7 +236,7 @@ def caller_of_row(row: sa.Row[Any]) -> Caller:
         row.caller_id,
         CallerStatus(row.status),
         row.token,
-        tuple(tuple(asks) for asks in json.loads(row.criteria)),
+        parsed_ranks(row.criteria),
         row.since_us / 1e6,
         row.resource_id,
         row.preference,
@@ -371,7 +350,6 @@ class SqlMatchStore(MatchStore):
         self,
         url: str | sa.Engine,
         table: str = "resources",
-        limits: ConnectionLimits | None = None,
         history_seconds: float | None = None,
     ) -> None:
         """Use a database; nothing is sent before the first call.
@@ -379,15 +357,13 @@ class SqlMatchStore(MatchStore):
         Args:
             url: Address of the database, or an engine made by `freshq.stores.sql.database.open_engine`.
             table: Name of the table of resources; the names of the other tables begin with it.
-            limits: The limits of its connections; None for the defaults. Ignored for an engine, which has its
-                own limits.
             history_seconds: How long `create_table` makes the database keep the histories of resources and
                 callers. 0: stop keeping them; None: change nothing.
 
         Raises:
             ValueError: If an argument is wrong.
         """
-        self._database = Database(url, table, limits or ConnectionLimits())
+        self._database = Database(url, table)
         self._tables = tables_of(table, self._database.dialect)
         self.history = self._lives = MatchHistory(self._database, table)
         self._history_seconds = history_seconds
@@ -590,9 +566,6 @@ class SqlMatchStore(MatchStore):
             self._skip_locked(connection, before)
         row = None if after is None else resource_row(after)
         self._replace(connection, self._tables.resources, resource.resource_id, row, before)
-        self._change_entries(connection, change)
-
-    def _change_entries(self, connection: sa.Connection, change: Change) -> None:
         old, new = entry_rows(change.before), entry_rows(change.after, change.last_name)
         self._exchange(connection, self._tables.entries, old, new)
 
