@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ from freshq.cli.process import (
     ReportingHandler,
     Stage,
     report_log,
-    status_values,
 )
 from freshq.queue.core import core_of
 from freshq.worker import lease_loop
@@ -454,7 +454,7 @@ def test_the_last_lines_of_a_process_are_there_once_it_has_ended(monkeypatch: py
 
 def process_status(**values: Any) -> ProcessStatus:
     status = WorkerStatus(**{"state": WorkerState.WORKING, "store_answers": True, **values})
-    return ProcessStatus(1, os.getpid(), status_values(status))
+    return ProcessStatus(1, os.getpid(), asdict(status))
 
 
 class TestHealth:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from types_boto3_firehose import FirehoseClient
-
-    EventsOf = Callable[[Mapping[str, Any]], list[dict[str, Any]]]
 
 # Firehose bills every record as a multiple of 5 KB, which is about a dozen events.
 PACK_BYTES: Final = 5 * 1024
@@ -120,8 +118,8 @@ class Archive:
         Raises:
             StoreError: If the answer of Firehose does not match the request.
         """
-        events = _Events.of(records, self._events_of)
-        packs = list(packed(events.events))
+        events, skipped, unreadable = self._read(records)
+        packs = list(packed(events))
         delivered = 0
         for start in range(0, len(packs), BATCH_RECORDS):
             batch = packs[start : start + BATCH_RECORDS]
@@ -130,8 +128,26 @@ class Archive:
             delivered += sum(pack.events for pack in accepted)
             if rejected is not None:
                 error = "Firehose did not accept a record"
-                return Delivery(delivered, events.skipped, rejected.sequence, error, events.unreadable)
-        return Delivery(delivered, events.skipped, unreadable=events.unreadable)
+                return Delivery(delivered, skipped, rejected.sequence, error, unreadable)
+        return Delivery(delivered, skipped, unreadable=unreadable)
+
+    def _read(
+        self, records: Iterable[Mapping[str, Any]]
+    ) -> tuple[list[tuple[str, dict[str, Any]]], int, list[str]]:
+        """Return the events of records by sequence number, how many had none, and which were unreadable."""
+        events: list[tuple[str, dict[str, Any]]] = []
+        skipped, unreadable = 0, list[str]()
+        for record in records:
+            sequence = ""
+            try:
+                sequence = text_of(part_of(record, "dynamodb"), "SequenceNumber") or ""
+                found = self._events_of(record)
+            except ValueError as error:
+                unreadable.append(f"{sequence}: {error}")
+                found = [{"sequence": sequence, "unreadable": str(error)}]
+            skipped += not found
+            events += ((sequence, event) for event in found)
+        return events, skipped, unreadable
 
     def _events_of(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the events of a stream record.
@@ -164,31 +180,6 @@ class Archive:
             msg = f"Firehose answered for {len(answers)} of {len(packs)} records"
             raise StoreError(msg)
         return [pack for pack, answer in zip(packs, answers, strict=True) if answer.get("ErrorCode")]
-
-
-@dataclass(slots=True)
-class _Events:
-    """The events of stream records, each with the sequence number of its change."""
-
-    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    skipped: int = 0
-    unreadable: list[str] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]], events_of: EventsOf) -> _Events:
-        """Read records; for an unreadable record, the event is the reason."""
-        read = cls()
-        for record in records:
-            sequence = ""
-            try:
-                sequence = text_of(part_of(record, "dynamodb"), "SequenceNumber") or ""
-                events = events_of(record)
-            except ValueError as error:
-                read.unreadable.append(f"{sequence}: {error}")
-                events = [{"sequence": sequence, "unreadable": str(error)}]
-            read.skipped += not events
-            read.events += ((sequence, event) for event in events)
-        return read
 
 
 def packed(events: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Pack]:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from freshq.cli.output import Output
-    from freshq.worker.report import RunReport, WorkerStatus
 
 T = TypeVar("T")
 # A process that must stop waits this long for its work, then exits without it.
@@ -272,33 +271,6 @@ def report_log(reporter: Reporter, *, verbose: bool = False) -> None:
     ours.handlers[:] = [handler for handler in ours.handlers if not isinstance(handler, OneLineLog)]
     if not root.handlers:
         root.addHandler(ReportingHandler(reporter, logging.INFO if verbose else logging.WARNING))
-
-
-def status_values(status: WorkerStatus) -> dict[str, Any]:
-    """Return the status of a worker as values for JSON."""
-    return {
-        "state": status.state.value,
-        "running": status.running,
-        "claimed": status.claimed,
-        OUTCOMES: {outcome.value: number for outcome, number in status.outcomes.items()},
-        "overran": status.overran,
-        "turned_seconds": status.turned_seconds,
-        "store_answers": status.store_answers,
-        "slowed": status.slowed,
-    }
-
-
-def report_values(report: RunReport) -> dict[str, Any]:
-    """Return the report of a worker as values for JSON."""
-    return {
-        "claimed": report.claimed,
-        OUTCOMES: {outcome.value: number for outcome, number in report.outcomes.items()},
-        "overran": report.overran,
-        "given_back": report.given_back,
-        "unfinished": report.unfinished,
-        "idle": report.idle,
-        "unknown_kinds": report.unknown_kinds,
-    }
 
 
 class EventLines(Reporter):

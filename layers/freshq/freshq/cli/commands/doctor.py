@@ -374,19 +374,16 @@ def _of_bucket(bucket: str, ids: Collection[str], group: str | None) -> Iterator
     try:
         for client, key in archived(bucket, EVENTS, "errors/"):
             try:
-                total += _of_object(client, bucket, key, ids, group)
+                held = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+                data, erased = without_group(held, ids, group)
+                if erased:
+                    client.put_object(Bucket=bucket, Key=key, Body=data)
+                total += erased
             except DAMAGED as error:
                 yield Finding(Health.WRONG, "archive", f"{key}: {error}", AGAIN)
     except (BotoCoreError, ClientError) as error:
         yield Finding(Health.WRONG, "archive", str(error), "allow it, and repeat this command")
     yield Finding(Health.OK, "archive", f"the group erased from {counted(total, 'event')} in {bucket}")
-
-
-def _of_object(client: Any, bucket: str, key: str, ids: Collection[str], group: str | None) -> int:
-    data, erased = without_group(client.get_object(Bucket=bucket, Key=key)["Body"].read(), ids, group)
-    if erased:
-        client.put_object(Bucket=bucket, Key=key, Body=data)
-    return erased
 
 
 Commands = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of commands.")]

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -202,8 +202,8 @@ def _writer(out: Path, out_format: OutFormat | None) -> Iterator[Callable[[Mappi
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         if parquet:
-            with _ParquetFile(draft) as file:
-                yield file.write
+            with _parquet(draft) as write:
+                yield write
         else:
             with draft.open("wb") as raw, _compressed(raw, out) as body:
                 yield lambda line: body.write(json.dumps(line, separators=(",", ":")) + "\n")
@@ -222,35 +222,29 @@ def _compressed(raw: Any, out: Path) -> Iterator[io.TextIOWrapper]:
         yield text
 
 
-class _ParquetFile:
-    """A Parquet file, written by groups of rows."""
+@contextmanager
+def _parquet(file: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+    """Yield a function that writes a line into a Parquet file, by groups of rows."""
+    with needs("pipeline"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    numbers = dict.fromkeys(("at_seconds", "service_seconds", "deadline_seconds", "value"), pa.float64())
+    texts = dict.fromkeys(("group", "kind", "parent", "decay"), pa.string())
+    schema = pa.schema({**numbers, "level": pa.int8(), **texts, "version": pa.int8()})
+    rows: list[Mapping[str, Any]] = []
 
-    def __init__(self, file: Path) -> None:
-        with needs("pipeline"):
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-        numbers = dict.fromkeys(("at_seconds", "service_seconds", "deadline_seconds", "value"), pa.float64())
-        texts = dict.fromkeys(("group", "kind", "parent", "decay"), pa.string())
-        self._schema = pa.schema({**numbers, "level": pa.int8(), **texts, "version": pa.int8()})
-        self._table = pa.Table
-        self._file = pq.ParquetWriter(file, self._schema, compression="zstd")
-        self._rows: list[Mapping[str, Any]] = []
+    def flush() -> None:
+        writer.write_table(pa.Table.from_pylist(rows, schema))
+        rows.clear()
 
-    def __enter__(self) -> Self:
-        return self
+    def write(line: Mapping[str, Any]) -> None:
+        rows.append(line)
+        if len(rows) >= ROWS:
+            flush()
 
-    def __exit__(self, *_: object) -> None:
-        self._flush()
-        self._file.close()
-
-    def write(self, line: Mapping[str, Any]) -> None:
-        self._rows.append(line)
-        if len(self._rows) >= ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._file.write_table(self._table.from_pylist(self._rows, self._schema))
-        self._rows.clear()
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        yield write
+        flush()
 
 
 Load = Annotated[

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import asdict
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +22,6 @@ from freshq.cli.process import (
     ControlMessage,
     ProcessStatus,
     Stage,
-    report_values,
-    status_values,
 )
 from freshq.policy.retry import Backoff
 from freshq.worker.run import in_thread, is_shortage
@@ -75,7 +74,7 @@ class WorkProcess:
 
     def statuses(self) -> Sequence[ProcessStatus]:
         """Return the status of this process as the only entry."""
-        return [ProcessStatus(1, os.getpid(), status_values(self._worker.status()))]
+        return [ProcessStatus(1, os.getpid(), asdict(self._worker.status()))]
 
     def run(self) -> ExitStatus:
         """Work until the end.
@@ -94,7 +93,7 @@ class WorkProcess:
         if not ended.done():
             problem = f"it did not stop within {STOP_SECONDS:g} s; leases that it holds must expire"
             status = ExitStatus.UNFINISHED
-            values = status_values(self._worker.status())
+            values = asdict(self._worker.status())
             self._reporter.event("ended", exit_status=int(status), problem=problem, **values)
             return status
         return self._ended(ended.result())
@@ -121,7 +120,7 @@ class WorkProcess:
     def _ended(self, report: RunReport) -> ExitStatus:
         left = report.unfinished or report.given_back
         status = ExitStatus.UNFINISHED if left else ExitStatus.DONE
-        self._reporter.event("ended", exit_status=int(status), **report_values(report))
+        self._reporter.event("ended", exit_status=int(status), **asdict(report))
         return status
 
 
