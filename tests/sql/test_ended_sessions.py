@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from freshq import Backoff, Queue, Task, TaskStatus, Worker
 from freshq.errors import StoreError, Throttled, Unreachable
 from freshq.queue.core import core_of
-from freshq.stores.sql import SqlStore, codes
+from freshq.stores.sql import SqlStore, failures
 from freshq.stores.sql.failures import translated
 from freshq.telemetry import Outcome
 from tests.support.patience import PATIENCE_SECONDS
@@ -191,14 +191,14 @@ MAKES: Final[dict[str, Callable[[Any], Exception]]] = {
 @pytest.mark.parametrize("kind", [Unreachable, Throttled])
 def test_every_code_of_the_lists_is_translated_for_every_driver(driver: str, kind: type[StoreError]) -> None:
     is_postgresql = driver in ("psycopg", "psycopg2", "pg8000")
-    states = codes.GONE_STATES if kind is Unreachable else codes.BUSY_STATES
-    numbers = codes.GONE_NUMBERS if kind is Unreachable else codes.BUSY_NUMBERS
+    states = failures.GONE_STATES if kind is Unreachable else failures.BUSY_STATES
+    numbers = failures.GONE_NUMBERS if kind is Unreachable else failures.BUSY_NUMBERS
     dialect = "postgresql" if is_postgresql else "mariadb"
     for code in [*map(_whole, states)] if is_postgresql else [*numbers]:
         error = translated(MAKES[driver](code), dialect, "tasks")
         assert type(error) is kind, code
-        if code in codes.ENDED_BY:
-            assert codes.ENDED_BY[code] in str(error)
+        if code in failures.ENDED_BY:
+            assert failures.ENDED_BY[code] in str(error)
 
 
 @pytest.mark.parametrize(

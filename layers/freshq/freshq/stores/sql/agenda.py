@@ -10,6 +10,7 @@ from freshq.errors import quoted
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.sql.history import SqlHistory
+from freshq.stores.sql.horizon import EVER_US
 from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
 from freshq.stores.sql.statements import SqlPart, page_of
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 200
 # The kinds of attention that the tasks of a status need, in the order of its list.
 LISTED: Final = {TaskStatus.PENDING: (STALE, DUE), TaskStatus.TAKEN: (DUE,)}
-FOREVER_US: Final = 2**62
 # Maximum number of held and delayed tasks that one search for a status reads.
 COMING_ROWS: Final = 1_000
 
@@ -82,9 +82,7 @@ class SqlAgenda(SqlPart):
     ) -> Iterator[tuple[Task, str]]:
         where = {"of_queue": queue, "status": status.value, "page": PAGE_ROWS}
         # A held task is listed whatever its age.
-        where["created_after_us"] = (
-            microseconds(created_after) if status is TaskStatus.PENDING else -FOREVER_US
-        )
+        where["created_after_us"] = microseconds(created_after) if status is TaskStatus.PENDING else -EVER_US
         for agenda, due_us, task_id in places:
             place = {"agenda": agenda, "from_us": due_us, "of_after_id": task_id}
             while True:

@@ -49,10 +49,12 @@ if TYPE_CHECKING:
     # Calls a function with a connection.
     Runner: TypeAlias = Callable[[Callable[[sa.Connection], Any]], Any]
 
-NOW: Final = {
-    "postgresql": "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
-    "mysql": "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
-    "mariadb": "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
+# The database's time in microseconds; SQLite's has a resolution of milliseconds.
+NOW_US: Final = {
+    "sqlite": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
+    "postgresql": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+    "mysql": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
+    "mariadb": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
 }
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -162,7 +164,6 @@ def _opened(url: sa.URL, limits: ConnectionLimits) -> sa.Engine:
 
 
 def _connect_bounded(_dialect: object, _record: object, arguments: Any, options: Any) -> Any:
-
     from freshq.stores.sql.postgresql import BoundedConnection  # noqa: PLC0415 - needs the driver
 
     return BoundedConnection.connect(*arguments, **options)
@@ -394,7 +395,7 @@ def database_clock(
     """
     if dialect == "sqlite":  # all processes share this machine's clock
         return MachineClock()
-    statement = sa.text(NOW[dialect])
+    statement = sa.text(f"SELECT {NOW_US[dialect]}")
     return DatabaseClock(lambda: int(read_scalar(statement)) / 1e6, may_read=may_read)
 
 
@@ -421,6 +422,18 @@ class _CallersTransaction:
 
     run: Runner
     failure: StoreError | None = None
+
+
+class _Here(threading.local):
+    """The connections of a thread outside the pool.
+
+    Attributes:
+        callers: Its caller's.
+        own: What it uses instead of the common object.
+    """
+
+    callers: _CallersTransaction | None = None
+    own: Database | None = None
 
 
 class Database:
@@ -457,8 +470,7 @@ class Database:
         self._table = table
         self._limits = limits
         self._call_seconds = limits.answer_timeout_seconds
-        # The connection of this thread outside the pool: its caller's, or a separate one.
-        self._here = threading.local()
+        self._here = _Here()
         if not isinstance(engine.pool, StatementPool):
             msg = "url: an engine must be one that freshq.stores.sql.database.open_engine made"
             raise TypeError(msg)
@@ -505,15 +517,11 @@ class Database:
         Args:
             run: Calls a function with that connection.
         """
-        before, self._here.callers = self._callers, _CallersTransaction(run)
+        before, self._here.callers = self._here.callers, _CallersTransaction(run)
         try:
             yield
         finally:
             self._here.callers = before
-
-    @property
-    def _callers(self) -> _CallersTransaction | None:
-        return getattr(self._here, "callers", None)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -532,11 +540,6 @@ class Database:
         finally:
             self._here.own = None
             own.close()
-
-    @property
-    def _aside(self) -> Database | None:
-        """The object that this thread uses instead of this one."""
-        return getattr(self._here, "own", None)
 
     def close(self) -> None:
         """Close the connections if this object opened the engine; later calls reconnect."""
@@ -563,9 +566,9 @@ class Database:
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run statements that each commit on their own."""
-        if (callers := self._callers) is not None:
+        if (callers := self._here.callers) is not None:
             return self._run_through(callers, work)
-        if (own := self._aside) is not None:
+        if (own := self._here.own) is not None:
             return own.read(work)
 
         def run() -> T:
@@ -620,9 +623,9 @@ class Database:
             found = committed_earlier(connection) if committed_earlier else None
             return found or work(connection)
 
-        if (callers := self._callers) is not None:
+        if (callers := self._here.callers) is not None:
             return self._run_through(callers, work)
-        if (own := self._aside) is not None:
+        if (own := self._here.own) is not None:
             return own.transaction(work, committed_earlier)
         return self._retried(lambda: self._run_alone(work), lambda: self._run_alone(repeat))
 
@@ -641,8 +644,7 @@ class Database:
         """
         if self._must_exist is not None or self.requirement is not None:
             self._check()
-        own: Database | None = getattr(self._here, "own", None)
-        if own is not None:
+        if (own := self._here.own) is not None:
             return own.execute(statement, parameters, committed_earlier)
         started = time.monotonic()
         try:

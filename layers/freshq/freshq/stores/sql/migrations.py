@@ -46,9 +46,8 @@ from freshq.policy.value import (
     SMALLEST_VALUE,
     Decay,
 )
-from freshq.stores.sql import codes
-from freshq.stores.sql.database import answer_within
-from freshq.stores.sql.failures import FOREIGN_TABLE
+from freshq.stores.sql.database import NOW_US, answer_within
+from freshq.stores.sql.failures import FOREIGN_TABLE, NO_FUNCTION, code_of
 from freshq.stores.sql.listening import ANY_SENDER, announcement, channel_of
 from freshq.stores.sql.rows import ENTRY_CHARS, NEW_COLUMNS, OVER, SET_LATER
 from freshq.stores.sql.statements import parts_of
@@ -66,13 +65,6 @@ COPIED: Final = (*(field.column for field in EVENT_FIELDS if field.field != "que
 REMOVE: Final = "REMOVE"
 # The change behind each trigger event, and the row whose state is kept.
 CHANGES: Final = {"insert": ("INSERT", "NEW"), "update": ("MODIFY", "NEW"), "delete": ("REMOVE", "OLD")}
-# The database's time in microseconds; SQLite's has a resolution of milliseconds.
-NOW_US: Final = {
-    "sqlite": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
-    "postgresql": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
-    "mysql": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
-    "mariadb": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
-}
 # Every version of a task has its own token; upkeep that does not change the task keeps the token.
 CHANGED: Final = "NEW.request_token <> OLD.request_token"
 # `Queue.transaction` claims a task and ends the claim in one write.
@@ -468,7 +460,7 @@ class PutFunction:
                 for text in texts:
                     connection.exec_driver_sql(text, execution_options={"no_parameters": True})
         except DBAPIError as error:
-            if codes.code_of(error.orig, self._dialect) not in codes.NO_FUNCTION:
+            if code_of(error.orig, self._dialect) not in NO_FUNCTION:
                 raise
             reason = " ".join(str(error.orig).split())
             logger.warning(

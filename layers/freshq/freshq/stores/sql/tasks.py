@@ -17,6 +17,7 @@ from freshq.model.lifecycle import UNHELD, new_token, put_over, truncated
 from freshq.model.task import TaskStatus, Verb, advance, changed, has_made_id
 from freshq.stores.base import Conflict, DeadLetters, Guard, place_of
 from freshq.stores.held import OPEN
+from freshq.stores.sql.horizon import EVER_US
 from freshq.stores.sql.rows import (
     END_COLUMNS,
     FIXED_COLUMNS,
@@ -57,8 +58,6 @@ BATCH_ROWS: Final = 500
 SCAN_ROWS: Final = 500
 DEAD_ROWS: Final = 100
 COUNTED_DEAD: Final = 10_000
-# Later than the time of any task.
-LATEST_US: Final = 2**62
 ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
 # Names of the guard's columns beside the columns of the new version.
 GIVEN_GUARD: Final = ("of_status", "of_lease_token", "of_request_token")
@@ -413,7 +412,7 @@ class SqlTasks(SqlPart):
     def dead(self, queue: str, start_after: DeadPlace | None = None) -> Iterator[Task]:
         place = start_after
         while True:
-            until_us = LATEST_US if place is None else microseconds(place.dead_at)
+            until_us = EVER_US if place is None else microseconds(place.dead_at)
             after = {"until_us": until_us, "of_before_id": "" if place is None else place.task_id}
             where = {"of_queue": queue, "page": DEAD_ROWS, **after}
             rows = self.rows("dead", where)
@@ -425,7 +424,7 @@ class SqlTasks(SqlPart):
 
     @override
     def count_dead(self, queue: str) -> DeadLetters:
-        where = {"of_queue": queue, "until_us": LATEST_US, "page": COUNTED_DEAD + 1}
+        where = {"of_queue": queue, "until_us": EVER_US, "page": COUNTED_DEAD + 1}
         ((count, oldest_us),) = map(tuple, self.rows("count_dead", where))
         oldest_at = None if oldest_us is None else oldest_us / 1e6
         return DeadLetters(min(count, COUNTED_DEAD), more=count > COUNTED_DEAD, oldest_at=oldest_at)
