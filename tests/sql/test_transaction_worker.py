@@ -12,8 +12,10 @@ import sqlalchemy as sa
 from freshq import Busy, Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.errors import Unreachable
 from freshq.queue.core import core_of
+from freshq.stores.sql.transactions import SqlTransactions
 from freshq.telemetry import Outcome
 from freshq.worker import background
+from freshq.worker.loop import ClaimBackoff
 from freshq.worker.report import WorkerState
 from tests.conftest import StoreUnderTest
 from tests.sql.conftest import write, written
@@ -39,6 +41,30 @@ def test_every_task_and_its_effect_commit_together(queue: Queue, effects: sa.Eng
     assert queue.stats().success == len(observer.settlements) == 20
     task = known(queue, "task-7")
     assert task.result == "written"
+
+
+def test_a_task_that_cannot_be_settled_does_not_run_again_at_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete, back_off = SqlTransactions._store_completed, ClaimBackoff.claim_failed
+    events: list[str] = []
+
+    def completed(*arguments: Any) -> Task:
+        if "failed" in events:
+            return complete(*arguments)
+        events.append("failed")
+        raise Unreachable("no space is left")
+
+    def claim_failed(backoff: ClaimBackoff) -> None:
+        events.append("backs off")
+        back_off(backoff)
+
+    monkeypatch.setattr(SqlTransactions, "_store_completed", completed)
+    monkeypatch.setattr(ClaimBackoff, "claim_failed", claim_failed)
+    queue.put("work", task_id="a")
+    report = work(queue, lambda _task, _connection: events.append("runs"), concurrency=1)
+    assert events == ["runs", "failed", "backs off", "runs"]
+    assert (report.outcomes[Outcome.UNSETTLED], known(queue, "a").attempts) == (1, 1)
 
 
 @pytest.mark.parametrize("event", ["claimed", "settled"])

@@ -1,11 +1,13 @@
 """A task held by its row's lock, and a put in the caller's transaction."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 import sqlalchemy as sa
 
 from freshq import Busy, PutOutcome, Queue, Reject, Retry, TaskStatus
+from freshq.errors import RefusedError, StoreError
 from freshq.policy.rules import CodelRule
 from freshq.stores.sql.tasks import SqlTasks
 from tests.conftest import StoreUnderTest
@@ -15,7 +17,8 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known, payloads, total
 from tests.support.refusals import refused
 
-# Far longer than a claim takes, and shorter than a database waits for a lock.
+DEFERRED = "CREATE TEMP TABLE once (n INT UNIQUE DEFERRABLE INITIALLY DEFERRED)"
+TWICE = ["INSERT INTO once VALUES (1)"] * 2
 
 
 class TestTransaction:
@@ -178,6 +181,49 @@ class TestTransaction:
         assert task.error is not None
         store.clock.advance(300)
         assert payloads(queue.claim()) == ["work"]
+
+    @pytest.mark.parametrize("end", ["commit", "rollback", "close"])
+    def test_a_block_that_ends_the_transaction_is_a_failed_attempt(
+        self, queue: Queue, effects: sa.Engine, end: str
+    ) -> None:
+        queue.put("work", task_id="a")
+        with pytest.raises(RefusedError, match="ended the transaction"), queue.transaction() as work:
+            assert work is not None
+            write(work.connection, "done")
+            getattr(work.connection, end)()
+        assert known(queue, "a").attempts == 1
+        assert "connection.begin_nested()" in str(known(queue, "a").error)
+        assert written(effects) == (["done"] if end == "commit" else [])
+
+    @pytest.mark.parametrize(
+        ("statements", "cause"),
+        [
+            (["SELECT 1 / 0"], "current transaction is aborted"),
+            (
+                [DEFERRED, *TWICE],
+                "duplicate key",
+            ),
+        ],
+        ids=["aborted", "deferred constraint"],
+    )
+    def test_a_commit_that_fails_is_a_failed_attempt(
+        self, store: StoreUnderTest, effects: sa.Engine, statements: list[str], cause: str
+    ) -> None:
+        if store.kind != "postgresql":
+            pytest.skip("others have neither")
+        queue = store.queue()
+        queue.put("work", task_id="a")
+        with pytest.raises(StoreError, match=cause), queue.transaction() as work:
+            assert work is not None
+            write(work.connection, "done")
+            for each in statements:
+                with suppress(sa.exc.DBAPIError):
+                    work.connection.execute(sa.text(each))
+        assert work is not None
+        assert work.settled is None  # or the worker would count a success
+        assert (known(queue, "a").status, known(queue, "a").attempts) == (TaskStatus.PENDING, 1)
+        assert f"its transaction could not be committed: {cause}" in str(known(queue, "a").error)
+        assert written(effects) == []
 
     def test_only_in_a_sql_database(self) -> None:
         with refused("transaction"):

@@ -164,6 +164,8 @@ class TransactionLoop(WorkLoop):
         self._outage = next((thread.outage for thread in over if thread.outage), self._outage)
         results = [thread.ended.exception() or thread.ended.result() for thread in over if not thread.outage]
         self._note(results)
+        if self._outage is None and Outcome.UNSETTLED in results:
+            self._backoff.claim_failed()  # or the task would run again at once
         return [outcome for outcome in results if outcome is not None]
 
     def _take_over(self) -> list[_TransactionThread]:

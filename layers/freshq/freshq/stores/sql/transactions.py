@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from typing_extensions import override
 
-from freshq.errors import LeaseLost, StoreError, Unreachable
+from freshq.errors import LeaseLost, RefusedError, StoreError, Throttled, Unreachable
 from freshq.model.answers import Busy, Reject, Retry, ends_chain, error_text, raised_in_run, traceback_text
 from freshq.model.checks import checked_error
 from freshq.model.codec import encoded
@@ -120,6 +120,7 @@ class SqlTransactions(Transactions):
                 block.enter_context(default_settings(row.connection))
             try:
                 yield held
+                _refuse_ended(row)
                 result = encoded(context.codec, held.result, "result")
                 held.result, _text = result_and_text(result, row.task.payload)
             except Exception as error:  # any exception ends the attempt
@@ -129,13 +130,34 @@ class SqlTransactions(Transactions):
                 if not isinstance(error, Retry | Reject | Busy):
                     raise
                 return
-            try:
-                with self._kept(transaction):
-                    block.close()
-                    self._complete(held, row, savepoint, context)
-            except Unreachable as lost:
-                self._note_lost(held, row, lost, context)
-                raise
+            with self._failing(held, row, savepoint, context):
+                block.close()
+                self._complete(held, row, savepoint, context)
+
+    @contextmanager
+    def _failing(
+        self, held: HeldTask, row: _LockedRow, savepoint: sa.NestedTransaction, context: SettlingContext
+    ) -> Iterator[None]:
+        """Translate errors of the database in this block, which commits; store the failed attempt.
+
+        Otherwise the task would run again and again: after a statement that failed, though the application
+        caught its error, PostgreSQL commits nothing, and a deferred constraint is checked by the commit.
+
+        Raises:
+            StoreError: The error.
+        """
+        try:
+            with self._tasks.database.translating():
+                yield
+        except StoreError as error:
+            held.settled = None
+            if isinstance(error, Unreachable | Throttled):
+                _roll_back(row.transaction, error)
+                self._note_lost(held, row, error, context)
+            else:
+                why = f"its transaction could not be committed: {_cause_of(error)}"
+                held.failed = self._store_failed(row, savepoint, _after(error, row.task, context, why))
+            raise
 
     def _lock_best(
         self, transaction: ExitStack, search: HeldSearch, context: SettlingContext
@@ -209,14 +231,11 @@ class SqlTransactions(Transactions):
                 failed.task_id,
                 exc_info=True,
             )
-            with suppress(SQLAlchemyError):  # logged above; this only releases the connection
-                row.transaction.__exit__(type(lost), lost, lost.__traceback__)
+            _roll_back(row.transaction, lost)
             return self._stored_apart(row, failed)
         return failed if stored else None
 
-    def _note_lost(
-        self, held: HeldTask, row: _LockedRow, lost: Unreachable, context: SettlingContext
-    ) -> None:
+    def _note_lost(self, held: HeldTask, row: _LockedRow, lost: StoreError, context: SettlingContext) -> None:
         """Store the attempt of a run whose transaction the server ended.
 
         After an outage this cannot be stored either. If the commit succeeded and only its reply was lost, the
@@ -225,7 +244,6 @@ class SqlTransactions(Transactions):
         Raises:
             Unreachable: The error that says so, if the session was lost.
         """
-        held.settled = None
         if not getattr(lost.__cause__, "connection_invalidated", False):
             return
         problem = Unreachable(f"{_ended_by_server(row)} ({_cause_of(lost)})")
@@ -251,9 +269,25 @@ class SqlTransactions(Transactions):
             with self._tasks.database.translating():
                 yield
         except StoreError as error:
-            with suppress(SQLAlchemyError):  # the server rolls back the lost transaction
-                transaction.__exit__(type(error), error, error.__traceback__)
+            _roll_back(transaction, error)
             raise
+
+
+def _roll_back(transaction: ExitStack, error: Exception) -> None:
+    """Release the connection of a transaction; if it is lost, the server rolls it back."""
+    with suppress(SQLAlchemyError):
+        transaction.__exit__(type(error), error, error.__traceback__)
+
+
+def _refuse_ended(row: _LockedRow) -> None:
+    """Refuse a transaction that the block has ended.
+
+    Raises:
+        RefusedError: If it has.
+    """
+    if not row.connection.in_transaction() and not row.connection.invalidated:
+        msg = "the block ended the transaction that holds its task, by commit, rollback or close: leave that "
+        raise RefusedError(msg + "to freshq, and use connection.begin_nested() for a part of the writes")
 
 
 def _ended_by_server(row: _LockedRow) -> str:
