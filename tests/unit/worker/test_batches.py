@@ -164,6 +164,11 @@ class TestAnswers:
         )
         assert outcomes(queue, ids) == [(TaskStatus.FAILURE, None, error, 1)] * 2
 
+    def test_the_list_of_a_library_is_a_list(self, queue: Queue) -> None:
+        ids, rows = numbers(queue, 2), type("Rows", (list,), {})
+        work_off(queue, Batched(lambda tasks: rows([1] * len(tasks)), batch=2).handlers)
+        assert [known(queue, each).result for each in ids] == [1, 1]
+
     def test_a_payload_that_does_not_fit_fails_its_task_alone(self, queue: Queue) -> None:
         handlers, given = Handlers(), list[list[Text]]()
 

@@ -151,7 +151,7 @@ class BatchInput:
             ValueError: If that is not a list with one element for each task that it got.
         """
         expected = self._count - len(self._errors)
-        if type(given) is not list or len(given) != expected:
+        if not isinstance(given, list) or len(given) != expected:
             got = f"a list of {len(given)}" if isinstance(given, list) else type(given).__name__
             msg = f"handler of {quoted(self._kind)}: must return a list with one result for each of its "
             raise ValueError(msg + f"{expected} tasks, in order, got {got}")
