@@ -19,8 +19,7 @@ from freshq.aws.observability import (
 from freshq.aws.settings import DoorbellSettings, dynamodb_client
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp
 from freshq.errors import StoreError
-from freshq.queue.core import core_of
-from freshq.queue.gauges import gauges, workers_slowed
+from freshq.queue.gauges import gauges_of
 from freshq.worker.report import METRIC_OF_OUTCOME
 
 if TYPE_CHECKING:
@@ -74,8 +73,7 @@ def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
 
 def _emit_gauges(queue: BaseQueue, stats: Stats) -> None:
     """Emit the gauges of the queue, without ages while nothing is pending."""
-    slowed = workers_slowed(core_of(queue).store, queue.name, queue.admin.now())
-    for name, value in gauges(stats, queue.pressure(), paused=queue.paused(), slowed=slowed).items():
+    for name, value in gauges_of(queue, stats).items():
         (measure_seconds if name.endswith("PendingSeconds") else count)(name, value)
     for name in COUNTED_EVERY_MINUTE:
         count(name, 0)

@@ -188,21 +188,19 @@ class Scheme:
         open: Opens the queue of an address with the given options of a queue.
         own_options: Options beyond the options of every queue.
         location: Whether "LOCATION" is required or forbidden; None if it is optional.
-        has_table: Whether "#TABLE" is allowed.
-        passes_options: Whether options that freshq does not know go to the database's driver.
+        is_sql: Whether "#TABLE" is allowed, and options that freshq does not know go to the driver.
     """
 
     open: Callable[[Address, dict[str, Any]], BaseQueue]
     own_options: Mapping[str, Callable[[str], object]]
     location: Literal["required", "forbidden"] | None
-    has_table: bool = False
-    passes_options: bool = False
+    is_sql: bool = False
 
     def allows(self, address: Address) -> bool:
         """Return whether an address has all required parts and no forbidden ones."""
         if self.location is not None and bool(address.location) is not (self.location == "required"):
             return False
-        return self.has_table or not address.table
+        return self.is_sql or not address.table
 
 
 def names_object(queue: str) -> bool:
@@ -231,7 +229,7 @@ def open_queue(
     parsed = Address.parse(address)
     scheme = SCHEMES[parsed.backend]
     options, others = split_options(parsed.options, {**QUEUE_OPTIONS, **scheme.own_options})
-    if others and not scheme.passes_options:
+    if others and not scheme.is_sql:
         known = ", ".join({**QUEUE_OPTIONS, **scheme.own_options})
         msg = f"queue: unknown option {quoted(next(iter(others)))} in the address; use {known}"
         raise ValueError(msg)
@@ -294,7 +292,7 @@ def with_connections(address: str, max_connections: int) -> str:
     if names_object(address):
         return address
     parsed = Address.parse(address)
-    if not SCHEMES[parsed.backend].has_table or "max_connections" in parsed.options:
+    if not SCHEMES[parsed.backend].is_sql or "max_connections" in parsed.options:
         return address
     options = {**parsed.options, "max_connections": str(max_connections)}
     table = f"#{parsed.table}" if parsed.table else ""
@@ -380,20 +378,16 @@ def dynamodb_client(table: str, region: str | None, profile: str | None) -> Dyna
         raise Unreachable(msg) from error
 
 
-def _memory(_: Address, options: dict[str, Any]) -> BaseQueue:
-    return Queue.memory(**options)
-
-
 def _sql(address: Address, options: dict[str, Any]) -> BaseQueue:
     return Queue.sql(str(address), address.table or DEFAULT_TABLE, **options)
 
 
-SQL: Final = Scheme(_sql, SQL_OPTIONS, None, has_table=True, passes_options=True)
+SQL: Final = Scheme(_sql, SQL_OPTIONS, None, is_sql=True)
 
 
 SCHEMES: Final[Mapping[str, Scheme]] = {
     "dynamodb": Scheme(_dynamodb, DYNAMODB_OPTIONS, "required"),
-    "memory": Scheme(_memory, {}, "forbidden"),
+    "memory": Scheme(lambda _address, options: Queue.memory(**options), {}, "forbidden"),
     "sqlite": SQL,
     "postgresql": SQL,
     "mysql": SQL,

@@ -66,16 +66,10 @@ def quiet_config(app: Any, end_seconds: int, **more: Any) -> uvicorn.Config:
     """
     import uvicorn  # comes with an extra, which the server of metrics does not need
 
-    quiet: dict[str, Any] = {"access_log": False, "log_level": "error", "log_config": None}
-    hidden: dict[str, Any] = {"proxy_headers": False, "server_header": False, "date_header": False}
+    off = ("access_log", "proxy_headers", "server_header", "date_header")
+    quiet: dict[str, Any] = {**dict.fromkeys(off, False), "log_level": "error", "log_config": None, **more}
     return uvicorn.Config(
-        app,
-        interface="asgi3",
-        lifespan="on",
-        timeout_graceful_shutdown=end_seconds,
-        **quiet,
-        **hidden,
-        **more,
+        app, interface="asgi3", lifespan="on", timeout_graceful_shutdown=end_seconds, **quiet
     )
 
 
@@ -164,21 +158,16 @@ class _RequestHandler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer with a body."""
-        self._send(with_body=True)
-
-    def do_HEAD(self) -> None:
-        """Answer without a body."""
-        self._send(with_body=False)
-
-    def _send(self, *, with_body: bool) -> None:
+        """Answer a request; HEAD gets no body."""
         response = self.server.answer(self.path.partition("?")[0])
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(response.body)))
         self.end_headers()
-        if with_body:
+        if self.command != "HEAD":
             self.wfile.write(response.body)
+
+    do_HEAD = do_GET  # noqa: N815 - named by the base class
 
     @override
     def log_message(self, format: str, *args: object) -> None:

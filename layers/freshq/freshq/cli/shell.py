@@ -43,6 +43,11 @@ ALIASES: Final = {
     "en": "enqueue", "ct": "create-test", "system": "sys",
     "qstat": "stats", "qstats": "stats", "stat": "stats",
 }  # fmt: skip
+# The commands that only the shell has; `Shell` has a method for each.
+OWN: Final = (
+    *("id", "info", "data", "sys", "create-test", "ready", "update", "reset", "enqueue", "restore"),
+    *("aws", "help", "quit"),
+)
 # JSON after these commands needs no quotes.
 TAKE_JSON: Final = frozenset({"put", "enqueue", "en", "record put", "record upsert"})
 # Shown below the list of commands.
@@ -97,19 +102,7 @@ class Shell:
         # The records that are not in the queue yet.
         self._drafts: dict[str, Draft] = {}
         self._own: dict[str, Callable[[list[str]], None]] = {
-            "id": self._id,
-            "info": self._info,
-            "data": self._data,
-            "sys": self._sys,
-            "create-test": self._create_test,
-            "ready": self._ready,
-            "update": self._update,
-            "reset": self._reset,
-            "enqueue": self._enqueue,
-            "restore": self._restore,
-            "aws": self._aws,
-            "help": self._help,
-            "quit": self._quit,
+            name: getattr(self, f"_{name.replace('-', '_')}") for name in OWN
         }
         self._verbs = lazy_commands(VERBS)
         self._group = OneLineErrors(commands=self._verbs)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import IllegalTransition, Overloaded, RefusedError
+from freshq.errors import IllegalTransition, Overloaded, PutIncomplete, RefusedError
 from freshq.model.answers import PutOutcome, Receipt
 from freshq.model.task import LIVE
+from freshq.queue.core import core_of
 from freshq.queue.shared.measures import change_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from freshq.model.telemetry import PutSpan
     from freshq.policy.pressure import Pressure
+    from freshq.queue.base import BaseQueue
     from freshq.stores.base import Stats, Store
 
 GAUGES: Final = {
@@ -72,6 +76,17 @@ def metric_of(answer: object) -> str:
     return "TasksRefused" if isinstance(answer, RefusedError) else "TasksNotWritten"
 
 
+@contextmanager
+def counted_put(span: PutSpan, count: Callable[[Sequence[object]], object]) -> Iterator[None]:
+    """Count the outcomes of a put during a `with` block: for each task a receipt or an error."""
+    try:
+        yield
+    except Exception as error:
+        count(error.receipts if isinstance(error, PutIncomplete) else [error] * len(span.tasks))
+        raise
+    count(span.receipts)
+
+
 def gauges(stats: Stats, pressure: Pressure, *, paused: bool, slowed: int = 0) -> dict[str, float]:
     """Return the state of a queue as metrics; ages of empty states and values that no task has are left out.
 
@@ -105,6 +120,21 @@ def gauges(stats: Stats, pressure: Pressure, *, paused: bool, slowed: int = 0) -
         "WorkersSlowed": float(slowed),
         "QueuePaused": float(paused),
     }
+
+
+def gauges_of(queue: BaseQueue, stats: Stats | None = None) -> dict[str, float]:
+    """Read the state of a queue, and return it as metrics.
+
+    Args:
+        queue: The queue.
+        stats: Its counts, if they are known.
+
+    Raises:
+        StoreError: If the store did not answer.
+    """
+    slowed = workers_slowed(core_of(queue).store, queue.name, queue.admin.now())
+    counts = queue.stats(approximate=True) if stats is None else stats
+    return gauges(counts, queue.pressure(), paused=queue.paused(), slowed=slowed)
 
 
 def wanted_capacity(stats: Stats, pressure: Pressure) -> int:

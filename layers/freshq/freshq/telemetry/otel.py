@@ -14,23 +14,22 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from freshq.errors import PutIncomplete, StoreError, needs
+from freshq.errors import StoreError, needs
 from freshq.model.answers import Busy, PutOutcome, Receipt, Reject, Retry, error_text
 from freshq.model.forks import new_lock
 from freshq.model.lifecycle import truncated
 from freshq.model.task import changed, joined, keep_origin
 from freshq.model.telemetry import RunScope, Telemetry
 from freshq.queue.base import blocking_queue
-from freshq.queue.core import core_of
 from freshq.queue.gauges import (
     BOUNDS_SECONDS,
     GAUGES,
     METRIC_OF_PUT,
     METRICS_OF_NO_PUT,
-    gauges,
+    counted_put,
+    gauges_of,
     metric_of,
     snake_case,
-    workers_slowed,
 )
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
 from freshq.worker.runner import CancelledRun
@@ -122,10 +121,6 @@ class Instruments:
         for answer in answers:
             self.count(queue, metric_of(answer))
 
-    def put_failed(self, queue: str, tasks: int, error: Exception) -> None:
-        """Count the outcomes of a put that raised an error."""
-        self.put(queue, error.receipts if isinstance(error, PutIncomplete) else [error] * tasks)
-
     def claimed(self, queue: str, claims: Sequence[Claim]) -> None:
         """Count claims, and the ages of the tasks."""
         self.count(queue, "TasksClaimed", len(claims))
@@ -174,9 +169,7 @@ class _GaugeReading:
     def _read(self) -> dict[str, float]:
         queue = self._queue
         try:
-            slowed = workers_slowed(core_of(queue).store, queue.name, queue.admin.now())
-            stats, pressure = queue.stats(approximate=True), queue.pressure()
-            return gauges(stats, pressure, paused=queue.paused(), slowed=slowed)
+            return gauges_of(queue)
         except StoreError as error:
             logger.warning("queue %r was not read, so its metrics have no values: %s", queue.name, error)
             return {}
@@ -414,13 +407,8 @@ class OpenTelemetry(Telemetry, Observer):
         if not span.tasks:
             yield
             return
-        with self._put_span(span):
-            try:
-                yield
-            except Exception as error:
-                self._instruments.put_failed(span.queue, len(span.tasks), error)
-                raise
-            self._instruments.put(span.queue, span.receipts)
+        with self._put_span(span), counted_put(span, partial(self._instruments.put, span.queue)):
+            yield
 
     @contextmanager
     def _put_span(self, put: PutSpan) -> Iterator[None]:

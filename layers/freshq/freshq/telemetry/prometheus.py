@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from freshq.errors import PutIncomplete, needs
+from freshq.errors import needs
 from freshq.model.answers import PutOutcome
 from freshq.model.forks import new_lock
 from freshq.model.telemetry import Telemetry
-from freshq.queue.gauges import BOUNDS_SECONDS, METRIC_OF_PUT, METRICS_OF_NO_PUT, metric_of, snake_case
+from freshq.queue.gauges import (
+    BOUNDS_SECONDS,
+    METRIC_OF_PUT,
+    METRICS_OF_NO_PUT,
+    counted_put,
+    metric_of,
+    snake_case,
+)
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
 
 with needs("metrics"):
@@ -24,6 +32,7 @@ with needs("metrics"):
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from prometheus_client import Metric
 
@@ -133,17 +142,8 @@ class Prometheus(Telemetry, Observer):
                 self._metrics.count(METRIC_OF_OUTCOME[outcome], queue, kind or None, 0)
 
     @override
-    @contextmanager
-    def put(self, span: PutSpan) -> Iterator[None]:
-        tasks = span.tasks
-        try:
-            yield
-        except Exception as error:
-            self._count_puts(
-                tasks, error.receipts if isinstance(error, PutIncomplete) else [error] * len(tasks)
-            )
-            raise
-        self._count_puts(tasks, span.receipts)
+    def put(self, span: PutSpan) -> AbstractContextManager[None]:
+        return counted_put(span, partial(self._count_puts, span.tasks))
 
     def _count_puts(self, tasks: Iterable[Task], answers: Iterable[object]) -> None:
         created = METRIC_OF_PUT[PutOutcome.CREATED]

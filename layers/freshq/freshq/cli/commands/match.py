@@ -644,32 +644,14 @@ def _only_one(argument: str, pairs: Sequence[str] | None) -> None:
 
 # Commands by their heading in help, which does not list those on the table.
 TABLE: Final = "Table"
-VERBS: Final[dict[str, dict[str, Callable[..., None]]]] = {
-    TABLE: {
-        "create": create,
-        "configure": configure,
-        "generate": generate,
-        "recover": recover,
-        "delete": delete,
-    },
-    "Resources": {
-        "register": register,
-        "offer": offer,
-        "withdraw": withdraw,
-        "unregister": unregister,
-        "list": list_,
-    },
-    "Callers": {
-        "match": match,
-        "request": request,
-        "abandon": abandon,
-        "complete": complete,
-        "release": release,
-        "extend": extend,
-    },
+VERBS: Final[dict[str, tuple[Callable[..., None], ...]]] = {
+    TABLE: (create, configure, generate, recover, delete),
+    "Resources": (register, offer, withdraw, unregister, list_),
+    "Callers": (match, request, abandon, complete, release, extend),
 }
 
 
 for _panel, _verbs in VERBS.items():
-    for _verb_name, _verb in _verbs.items():
-        app.command(_verb_name, cls=MatchCommand, rich_help_panel=_panel, hidden=_panel == TABLE)(_verb)
+    for _verb in _verbs:
+        _name = _verb.__name__.strip("_")
+        app.command(_name, cls=MatchCommand, rich_help_panel=_panel, hidden=_panel == TABLE)(_verb)

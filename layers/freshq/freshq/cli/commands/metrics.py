@@ -18,8 +18,7 @@ from prometheus_client.registry import Collector
 from freshq.cli.command import Port, QueueContext
 from freshq.cli.http_server import LOOPBACK, METRICS, HttpResponse, HttpServer
 from freshq.errors import FreshqError
-from freshq.queue.core import core_of
-from freshq.queue.gauges import GAUGES, gauges, workers_slowed
+from freshq.queue.gauges import GAUGES, gauges_of
 from freshq.telemetry.prometheus import prometheus_name
 
 if TYPE_CHECKING:
@@ -44,15 +43,9 @@ class QueueCollector(Collector):
         Raises:
             StoreError: If the store did not answer.
         """
-        queue = self._queue
-        for name, value in gauges(
-            queue.stats(approximate=True),
-            queue.pressure(),
-            paused=queue.paused(),
-            slowed=workers_slowed(core_of(queue).store, queue.name, queue.admin.now()),
-        ).items():
+        for name, value in gauges_of(self._queue).items():
             gauge = GaugeMetricFamily(prometheus_name(name), GAUGES[name], labels=["queue"])
-            gauge.add_metric([queue.name], value)
+            gauge.add_metric([self._queue.name], value)
             yield gauge
 
 
