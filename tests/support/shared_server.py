@@ -3,15 +3,19 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from local.servers import DynamoDBLocal, Unavailable, client_of, dynamodb_local_is_required
 from types_boto3_dynamodb import DynamoDBClient
 
 SERVERS: Final = pytest.StashKey[ExitStack]()
+CLIENT: Final = pytest.StashKey[DynamoDBClient]()
+# Tables with a stream that the running test created. While they exist, each addition or deletion of an index
+# takes DynamoDB Local more than a second longer per table.
+_streamed: Final[list[str]] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,7 +42,27 @@ def dynamodb_local(
         if dynamodb_local_is_required():
             raise
         pytest.skip(str(missing))
-    return client_of(address)
+    client = client_of(address)
+    client.meta.events.register("after-call.dynamodb.CreateTable", _note_stream)
+    request.config.stash[CLIENT] = client
+    return client
+
+
+def _note_stream(parsed: Any, **_call: object) -> None:
+    described = parsed.get("TableDescription", {})
+    if described.get("StreamSpecification", {}).get("StreamEnabled"):
+        _streamed.append(described["TableName"])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[Any]:
+    """Delete the tables with streams after everything else that the test leaves."""
+    result = yield
+    while _streamed:
+        client = item.config.stash[CLIENT]
+        with suppress(client.exceptions.ResourceNotFoundException):
+            client.delete_table(TableName=_streamed.pop())
+    return result
 
 
 @contextmanager
