@@ -291,32 +291,32 @@ AND tasks.status = :of_status::VARCHAR;
 -- Store new versions of several tasks, except tasks with a locked row; on PostgreSQL.
 WITH free AS
 (
-  SELECT given.status AS status, given.created_us AS created_us, given.updated_us AS updated_us, given.deadline_us AS
-      deadline_us, given.expires AS expires, given.request_token AS request_token, given.priority AS priority,
-      given.attempts AS attempts, given.lease_token AS lease_token, given.not_before_us AS not_before_us,
-      given.lease_until_us AS lease_until_us, given.first_claim_us AS first_claim_us, given.last_claim_us AS
-      last_claim_us, given.dead_us AS dead_us, given.shed_reason AS shed_reason, given.cost_millionths AS
-      cost_millionths, given.line AS line, given.agenda AS agenda, given.due_us AS due_us, given.progress_ppm AS
-      progress_ppm, given.progress_step AS progress_step, given.error AS error, given.attempt_record AS
-      attempt_record, given.result AS result, given.task_id AS task_id, given.queue AS queue, given.of_status AS
-      of_status, given.of_lease_token AS of_lease_token, given.of_request_token AS of_request_token
+  SELECT given.expires AS expires, given.request_token AS request_token, given.priority AS priority, given.attempts AS
+      attempts, given.lease_token AS lease_token, given.progress_step AS progress_step, given.attempt_record AS
+      attempt_record, given.created_us AS created_us, given.updated_us AS updated_us, given.deadline_us AS
+      deadline_us, given.not_before_us AS not_before_us, given.lease_until_us AS lease_until_us, given.first_claim_us
+      AS first_claim_us, given.last_claim_us AS last_claim_us, given.dead_us AS dead_us, given.progress_ppm AS
+      progress_ppm, given.cost_millionths AS cost_millionths, given.status AS status, given.shed_reason AS
+      shed_reason, given.error AS error, given.result AS result, given.line AS line, given.agenda AS agenda,
+      given.due_us AS due_us, given.task_id AS task_id, given.queue AS queue, given.of_status AS of_status,
+      given.of_lease_token AS of_lease_token, given.of_request_token AS of_request_token
   FROM (
-    SELECT anon_1.status AS status, anon_1.created_us AS created_us, anon_1.updated_us AS updated_us,
-        anon_1.deadline_us AS deadline_us, anon_1.expires AS expires, anon_1.request_token AS request_token,
-        anon_1.priority AS priority, anon_1.attempts AS attempts, anon_1.lease_token AS lease_token,
-        anon_1.not_before_us AS not_before_us, anon_1.lease_until_us AS lease_until_us, anon_1.first_claim_us AS
-        first_claim_us, anon_1.last_claim_us AS last_claim_us, anon_1.dead_us AS dead_us, anon_1.shed_reason AS
-        shed_reason, anon_1.cost_millionths AS cost_millionths, anon_1.line AS line, anon_1.agenda AS agenda,
-        anon_1.due_us AS due_us, anon_1.progress_ppm AS progress_ppm, anon_1.progress_step AS progress_step,
-        anon_1.error AS error, anon_1.attempt_record AS attempt_record, anon_1.result AS result, anon_1.task_id AS
-        task_id, anon_1.queue AS queue, anon_1.of_status AS of_status, anon_1.of_lease_token AS of_lease_token,
-        anon_1.of_request_token AS of_request_token
-    FROM json_to_recordset(CAST(:changes::VARCHAR AS JSON)) AS anon_1(status TEXT, created_us BIGINT, updated_us
-        BIGINT, deadline_us BIGINT, expires BIGINT, request_token TEXT, priority BIGINT, attempts BIGINT, lease_token
-        TEXT, not_before_us BIGINT, lease_until_us BIGINT, first_claim_us BIGINT, last_claim_us BIGINT, dead_us
-        BIGINT, shed_reason TEXT, cost_millionths BIGINT, line TEXT, agenda TEXT, due_us BIGINT, progress_ppm BIGINT,
-        progress_step TEXT, error TEXT, attempt_record TEXT, result TEXT, task_id TEXT, queue TEXT, of_status TEXT,
-        of_lease_token TEXT, of_request_token TEXT)) AS given
+    SELECT anon_1.expires AS expires, anon_1.request_token AS request_token, anon_1.priority AS priority,
+        anon_1.attempts AS attempts, anon_1.lease_token AS lease_token, anon_1.progress_step AS progress_step,
+        anon_1.attempt_record AS attempt_record, anon_1.created_us AS created_us, anon_1.updated_us AS updated_us,
+        anon_1.deadline_us AS deadline_us, anon_1.not_before_us AS not_before_us, anon_1.lease_until_us AS
+        lease_until_us, anon_1.first_claim_us AS first_claim_us, anon_1.last_claim_us AS last_claim_us, anon_1.dead_us
+        AS dead_us, anon_1.progress_ppm AS progress_ppm, anon_1.cost_millionths AS cost_millionths, anon_1.status AS
+        status, anon_1.shed_reason AS shed_reason, anon_1.error AS error, anon_1.result AS result, anon_1.line AS
+        line, anon_1.agenda AS agenda, anon_1.due_us AS due_us, anon_1.task_id AS task_id, anon_1.queue AS queue,
+        anon_1.of_status AS of_status, anon_1.of_lease_token AS of_lease_token, anon_1.of_request_token AS
+        of_request_token
+    FROM json_to_recordset(CAST(:changes::VARCHAR AS JSON)) AS anon_1(expires BIGINT, request_token TEXT, priority
+        BIGINT, attempts BIGINT, lease_token TEXT, progress_step TEXT, attempt_record TEXT, created_us BIGINT,
+        updated_us BIGINT, deadline_us BIGINT, not_before_us BIGINT, lease_until_us BIGINT, first_claim_us BIGINT,
+        last_claim_us BIGINT, dead_us BIGINT, progress_ppm BIGINT, cost_millionths BIGINT, status TEXT, shed_reason
+        TEXT, error TEXT, result TEXT, line TEXT, agenda TEXT, due_us BIGINT, task_id TEXT, queue TEXT, of_status
+        TEXT, of_lease_token TEXT, of_request_token TEXT)) AS given
   JOIN tasks AS current_tasks ON current_tasks.task_id = given.task_id
   AND current_tasks.queue = given.queue
   WHERE current_tasks.status = given.of_status

@@ -325,11 +325,9 @@ class HttpApi:
         body = None if route.body is None else _json_object(request)
         if route.body not in (None, NewTask):  # the queue checks a new task
             body = _parsed(route.body, body)
-        query, authorization = _query(route.query, request.query), self._authorization(request)
+        query = _query(route.query, request.query)
+        authorization = "token" if self.has_tokens else request.authorization
         return route.verb(self, _Call(query, body, deadline.seconds, authorization))
-
-    def _authorization(self, request: ApiRequest) -> str | None:
-        return "token" if self.has_tokens else request.authorization
 
     def check_token(self, request: ApiRequest) -> None:
         """Check the caller's token, if this interface has tokens and the path needs one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -76,8 +76,8 @@ class Suspects:
     """
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[str, int] = OrderedDict()
-        self._arrived: dict[str, int] = {}
+        # By task, its failures, and how many tasks had arrived at the last one; the latest last.
+        self._failures: dict[str, tuple[int, int]] = {}
 
     def __contains__(self, task_id: str) -> bool:
         """Return whether the destination failed for a task before."""
@@ -85,24 +85,22 @@ class Suspects:
 
     def add(self, task_id: str, arrived: int) -> None:
         """Count a failure of a task, when `arrived` tasks in all had arrived."""
-        self._failures[task_id] = self._failures.pop(task_id, 0) + 1
-        self._arrived[task_id] = arrived
+        self._failures[task_id] = (self._failures.pop(task_id, (0, 0))[0] + 1, arrived)
         while len(self._failures) > MAX_SUSPECTS:
             self.clear(next(iter(self._failures)))
 
     def arrived_before(self, task_id: str) -> float:
         """Return how many tasks had arrived when a task last failed; infinite if it is no suspect."""
-        return self._arrived.get(task_id, float("inf"))
+        return self._failures.get(task_id, (0, inf))[1]
 
     def delay_seconds(self, task_id: str) -> float:
         """Return the upper bound of the delay before the next try; 0 before the second failure."""
-        failures = self._failures.get(task_id, 0)
+        failures, _arrived = self._failures.get(task_id, (0, 0))
         return BACKOFF.delay_seconds(failures - 1, 1.0) if failures > 1 else 0.0
 
     def clear(self, task_id: str) -> None:
         """Forget a task."""
         self._failures.pop(task_id, None)
-        self._arrived.pop(task_id, None)
 
 
 class SameIds(ValueError):

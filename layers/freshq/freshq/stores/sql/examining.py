@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex
 
-from freshq.errors import StoreError
 from freshq.stores.base import Finding, Health
 from freshq.stores.sql.failures import RightsMissing
 from freshq.stores.sql.migrations import Triggers, put_function
@@ -227,6 +226,4 @@ def _may(database: Database, statement: sa.Executable) -> bool:
         database.read(attempt)
     except RightsMissing:
         return False
-    except StoreError:
-        raise
     return True

@@ -551,11 +551,9 @@ def create_missing(connection: sa.Connection, tables: Iterable[sa.Table]) -> Non
             index.create(connection, checkfirst=True)
 
 
-def _create(connection: sa.Connection, schema: Schema) -> None:
-    create_missing(connection, schema.metadata.sorted_tables)
-
-
-MIGRATIONS: Final = (Migration(1, "create the tables", _create),)
+MIGRATIONS: Final = (
+    Migration(1, "create the tables", lambda session, of: create_missing(session, of.metadata.sorted_tables)),
+)
 
 
 def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:

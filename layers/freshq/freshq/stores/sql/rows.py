@@ -53,7 +53,6 @@ class Columns:
 
 
 OF_CHANGE: Final = Columns(field for field in FIELDS if field.set_by is not SetBy.PUT)
-OF_PUT: Final = Columns(field for field in FIELDS if field.set_by is SetBy.PUT)
 OF_TASK: Final = Columns(FIELDS)
 # Columns that are never set before the first claim: a COPY of new tasks leaves them out.
 SET_LATER: Final = (
@@ -66,8 +65,6 @@ OF_END: Final = Columns(field for field in FIELDS if field.set_by is SetBy.END)
 # Columns that every change of a task recomputes.
 STATE_COLUMNS: Final = ("status", "shed_reason", "error", "result", "line", "agenda", "due_us")
 VERSION_COLUMNS: Final = (*OF_CHANGE.names, *STATE_COLUMNS)
-# Columns that only a put sets.
-FIXED_COLUMNS: Final = (*OF_PUT.names, "payload", "put_token")
 PUT_COLUMNS: Final = (*OF_TASK.names, *STATE_COLUMNS, "payload", "put_token")
 # The columns of a task that was never claimed.
 NEW_COLUMNS: Final = (*OF_NEW.names, "status", "line", "agenda", "due_us", "payload", "put_token")

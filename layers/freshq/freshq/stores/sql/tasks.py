@@ -20,10 +20,10 @@ from freshq.stores.held import OPEN
 from freshq.stores.sql.horizon import EVER_US
 from freshq.stores.sql.rows import (
     END_COLUMNS,
-    FIXED_COLUMNS,
     NEW_COLUMNS,
     OVER,
     PUT_COLUMNS,
+    VERSION_COLUMNS,
     end_values,
     microseconds,
     new_values,
@@ -44,7 +44,7 @@ from freshq.stores.sql.statements import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from freshq.errors import FreshqError
     from freshq.model.task import Task
@@ -69,14 +69,18 @@ GUARDS: Final = [(by_lease, by_version) for by_lease in (True, False) for by_ver
 logger = logging.getLogger(__name__)
 
 
+def _bound(columns: Iterable[str]) -> dict[str, Any]:
+    """Return a parameter for each column, under its name."""
+    return {name: sa.bindparam(name) for name in columns}
+
+
 class PutStatements(Statements):
     """Statements of puts."""
 
     @cached_property
     def put(self) -> sa.Executable:
         """Insert tasks whose ids are free."""
-        values: dict[str, Any] = {column.name: sa.bindparam(column.name) for column in self.tasks.c}
-        insert: sa.Executable = insert_or_ignore(self.tasks, self.dialect).values(values)
+        insert: sa.Executable = insert_or_ignore(self.tasks, self.dialect).values(_bound(PUT_COLUMNS))
         return insert.execution_options(preserve_rowcount=True)
 
     @cached_property
@@ -93,19 +97,10 @@ class PutStatements(Statements):
         return Copy(table, statement, partial(map, new_values, tasks))
 
     @cached_property
-    def counts_new_rows(self) -> bool:
-        """Whether the row count of `put` excludes existing rows; MariaDB's includes them."""
-        return self.has_returning
-
-    @cached_property
     def overwrite(self) -> sa.Update:
         """Overwrite a task of the same id, unless it has changed."""
-        values: dict[str, Any] = {
-            column.name: sa.bindparam(column.name)
-            for column in self.tasks.c
-            if column.name not in ("task_id", "queue")
-        }
         unchanged = self.tasks.c.request_token == sa.bindparam("of_request_token")
+        values = _bound(name for name in PUT_COLUMNS if name not in ("task_id", "queue"))
         return sa.update(self.tasks).where(*self.this_task, unchanged).values(values)
 
 
@@ -139,9 +134,8 @@ class SettleStatements(Statements):
     @cached_property
     def replacements(self) -> dict[tuple[bool, bool], sa.Update]:
         """Store the new version of a task, for each form of guard."""
-        values: dict[str, Any] = {name: sa.bindparam(name) for name in self.replaced_columns}
         return {
-            guard_key: sa.update(self.tasks).where(*self._guarded(*guard_key)).values(values)
+            guard_key: sa.update(self.tasks).where(*self._guarded(*guard_key)).values(_bound(VERSION_COLUMNS))
             for guard_key in GUARDS
         }
 
@@ -150,16 +144,11 @@ class SettleStatements(Statements):
         """New versions of several tasks and their guards, read from the JSON parameter `changes`."""
         from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
 
-        names = [*self.replaced_columns, "task_id", "queue", *GIVEN_GUARD]
+        names = [*VERSION_COLUMNS, "task_id", "queue", *GIVEN_GUARD]
         columns = [sa.column(name, _given_type(self.tasks, name)) for name in names]
         rows = sa.func.json_to_recordset(sa.cast(sa.bindparam("changes", type_=sa.Text), postgresql.JSON))
         given = rows.table_valued(*columns, name="given").render_derived(with_types=True)
         return sa.select(*given.c).subquery("given")
-
-    @property
-    def replaced_columns(self) -> list[str]:
-        """The columns of a new version."""
-        return [column.name for column in self.tasks.c if column.name not in FIXED_COLUMNS]
 
     @cached_property
     def replace_many(self) -> sa.Update:
@@ -183,7 +172,7 @@ class SettleStatements(Statements):
             .with_for_update(of=current, skip_locked=True)
             .cte("free")
         )
-        values = {name: free.c[name] for name in self.replaced_columns}
+        values = {name: free.c[name] for name in VERSION_COLUMNS}
         # Join by both columns of the key: with a constant queue, PostgreSQL may read the whole agenda.
         key = (self.tasks.c.task_id == free.c.task_id, self.tasks.c.queue == free.c.queue)
         update = sa.update(self.tasks).where(*key)
@@ -192,8 +181,7 @@ class SettleStatements(Statements):
     @cached_property
     def replace_locked(self) -> sa.Update:
         """Store the new version of a locked task."""
-        values: dict[str, Any] = {name: sa.bindparam(name) for name in self.replaced_columns}
-        return sa.update(self.tasks).where(*self.this_task).values(values)
+        return sa.update(self.tasks).where(*self.this_task).values(_bound(VERSION_COLUMNS))
 
     @cached_property
     def prepared_replacements(self) -> dict[tuple[bool, bool], PreparedStatement]:
@@ -213,8 +201,7 @@ class SettleStatements(Statements):
     @cached_property
     def _end(self) -> dict[str, Any]:
         """Columns that the end of a held task changes: since the claim only the lease can have changed."""
-        values: dict[str, Any] = {name: sa.bindparam(name) for name in END_COLUMNS}
-        return values | {"lease_token": sa.null(), "lease_until_us": sa.null(), "line": sa.null()}
+        return _bound(END_COLUMNS) | dict.fromkeys(("lease_token", "lease_until_us", "line"), sa.null())
 
     @cached_property
     def finish(self) -> PreparedStatement:
@@ -279,7 +266,7 @@ class SqlTasks(SqlPart):
                     inserted = self._insert_many(some)
                 if self.horizon.watches:
                     self.horizon.entered(some)
-                if inserted == len(some) and self.put_sql.counts_new_rows:
+                if inserted == len(some) and self.put_sql.has_returning:
                     added += [True] * len(some)
                 else:
                     added += self.database.read(partial(self._added, tasks=some))
@@ -352,7 +339,7 @@ class SqlTasks(SqlPart):
     def _insert(self, connection: sa.Connection, tasks: Sequence[Task]) -> list[bool]:
         """Insert the tasks whose ids are free; return for each task whether it was inserted."""
         result = connection.execute(self.put_sql.put, list(map(row_of, tasks)))
-        if self.put_sql.counts_new_rows and result.rowcount == len(tasks):
+        if self.put_sql.has_returning and result.rowcount == len(tasks):
             return [True] * len(tasks)
         return self._added(connection, tasks)
 
