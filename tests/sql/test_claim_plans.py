@@ -224,7 +224,7 @@ def filled(url: str) -> Iterator[SqlStore]:
 
 def texts(store: SqlStore, name: str) -> list[str]:
     """Return the text of a statement; if it depends on the order of a line, both texts."""
-    return sorted({store.claim_sql.text(name, newest_first) for newest_first in (False, True)})
+    return sorted({store.sql.text(name, newest_first) for newest_first in (False, True)})
 
 
 def reads(store: SqlStore, explain: Callable[[Any, str], list[str]]) -> dict[str, list[str]]:

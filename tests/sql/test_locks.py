@@ -71,8 +71,8 @@ UPKEEP: Final[dict[str, tuple[Callable[[Queue], None], float, str]]] = {
 def _statement(store: SqlStore, name: str) -> Any:
     dialect = store.database.engine.dialect
     if name == "stale":  # PostgreSQL finds and changes them at once
-        return store.claim_sql.statement("leave_lines" if dialect.name == "postgresql" else "stale")
-    return store.claim_sql.statement(name)
+        return store.sql.statement("leave_lines" if dialect.name == "postgresql" else "stale")
+    return store.sql.statement(name)
 
 
 @pytest.mark.parametrize("name", UPKEEP)

@@ -52,14 +52,14 @@ NEVER_SECONDS: Final = 3600.0
 
 def test_stores_on_the_same_tables_share_their_statements() -> None:
     first, second = SqlStore("sqlite:///first.db"), SqlStore("sqlite:///second.db")
-    assert first.claim_sql is second.claim_sql
-    assert first.claim_sql.ready("lines") is second.claim_sql.ready("lines")
-    assert first.claim_sql is not SqlStore("sqlite:///first.db", TABLE).claim_sql
+    assert first.sql is second.sql
+    assert first.sql.ready("lines") is second.sql.ready("lines")
+    assert first.sql is not SqlStore("sqlite:///first.db", TABLE).sql
     # The version of a server decides about them, and two addresses may be of two servers.
     engines = [open_engine("mariadb://localhost/tasks") for _ in range(2)]
     here, also_here, there = (SqlStore(engines[number]) for number in (0, 0, 1))
-    assert here.claim_sql is also_here.claim_sql
-    assert here.claim_sql is not there.claim_sql
+    assert here.sql is also_here.sql
+    assert here.sql is not there.sql
 
 
 def spoil(engine: sa.Engine, task_id: str) -> None:

@@ -232,7 +232,7 @@ def test_a_store_that_is_used_no_more_takes_no_memory(sqlite_url: str) -> None:
     queue.create_table()
     queue.put_many([{"payload": None, "group": group} for group in ("red", "blue")])
     assert len(queue.claim(2)) == 2
-    statements = weakref.ref(cast("SqlStore", core_of(queue).store).claim_sql)
+    statements = weakref.ref(cast("SqlStore", core_of(queue).store).sql)
     queue.close()
     del queue
     gc.collect()

@@ -17,7 +17,7 @@ from freshq.stores.sql import SqlStore, migrations
 from freshq.stores.sql.migrations import PutFunction
 from freshq.stores.sql.rows import COLUMNS, NEW_COLUMNS, row_of
 from freshq.stores.sql.schema import schema
-from freshq.stores.sql.statements import HEAD, PARAMETER, ClaimStatements
+from freshq.stores.sql.statements import HEAD, PARAMETER, TextStatements
 from freshq.stores.sql.tasks import PutStatements
 
 PARTS = {
@@ -39,8 +39,8 @@ PARTS = {
 }
 
 
-def of(dialect: str, table: str = "tasks") -> ClaimStatements:
-    return ClaimStatements(schema(table, dialect), DIALECTS[dialect])
+def of(dialect: str, table: str = "tasks") -> TextStatements:
+    return TextStatements(schema(table, dialect), DIALECTS[dialect])
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -161,7 +161,7 @@ def test_one_line_has_a_statement_of_its_own(dialect: str) -> None:
         lines = {f"0{letter}": 1 for letter in "ab"[:number]}
         name, which = store._which(request, Choice(lines, newest_first=True, limit=9, unless=unless))
         assert name == expected
-        own = {name for name in PARAMETER.findall(store.claim_sql.text(name)) if name in which}
+        own = {name for name in PARAMETER.findall(store.sql.text(name)) if name in which}
         assert own == which.keys()
         given = {each for value in which.values() for each in (value if isinstance(value, list) else [value])}
         assert {key for each in unless for key in each} <= given or which["unless"] == json.dumps(unless)

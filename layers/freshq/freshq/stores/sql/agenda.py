@@ -140,7 +140,7 @@ class SqlAgenda(SqlPart):
 
     def _purge(self, connection: sa.Connection, queue: str, found: str, page: Mapping[str, Any]) -> int:
         """Delete the tasks whose ids the statement `found` selects; return how many."""
-        ids = sorted(connection.execute(self.claim_sql.statement(found), page).scalars())
+        ids = sorted(connection.execute(self.sql.statement(found), page).scalars())
         if ids:
-            connection.execute(self.claim_sql.statement("purge"), {"of_queue": queue, "of_ids": ids})
+            connection.execute(self.sql.statement("purge"), {"of_queue": queue, "of_ids": ids})
         return len(ids)

@@ -53,7 +53,7 @@ class SqlWaiting(WaitingReader):
         """Return the rows that the statement of a name selects."""
         if self.connection is None:
             return self._store.rows(name, where)
-        return self.connection.execute(self._store.claim_sql.statement(name), where).all()
+        return self.connection.execute(self._store.sql.statement(name), where).all()
 
     def live(
         self, name: str, key: str, now: float, created_after: float, looked: int, most: int = 1
@@ -145,8 +145,8 @@ class SqlCounts(SqlPart):
         inside = [
             f"({stale_us}) > {after_us} AND ({stale_us}) <= {until_us}" for after_us, until_us in windows
         ]
-        text = self.claim_sql.text("exact").replace(":in_windows", " OR ".join(inside) or "1 = 0")
-        return _exact_stats(now, self._counted(self.claim_sql.of_text(text), queue, now, created_after))
+        text = self.sql.text("exact").replace(":in_windows", " OR ".join(inside) or "1 = 0")
+        return _exact_stats(now, self._counted(self.sql.of_text(text), queue, now, created_after))
 
     def _counted(
         self, statement: sa.Executable, queue: str, now: float, created_after: float
@@ -157,7 +157,7 @@ class SqlCounts(SqlPart):
 
     @override
     def shed_by_group(self, queue: str, now: float, created_after: float) -> dict[str | None, int]:
-        statement = self.claim_sql.statement("shed_by_group")
+        statement = self.sql.statement("shed_by_group")
         return dict(map(tuple, self._counted(statement, queue, now, created_after)))
 
     @override

@@ -22,7 +22,7 @@ from freshq.stores.sql.failures import RightsMissing
 from freshq.stores.sql.migrations import REMOVE, Triggers, alone, lock_changes
 from freshq.stores.sql.rows import microseconds
 from freshq.stores.sql.schema import NO_BATCH
-from freshq.stores.sql.statements import ClaimStatements
+from freshq.stores.sql.statements import TextStatements
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -129,7 +129,7 @@ class SqlHistory(History):
     def __init__(self, database: Database, schema: Schema) -> None:
         self._database = database
         self._schema = schema
-        self._sql = ClaimStatements.shared(schema, database.engine.dialect).statement
+        self._sql = TextStatements.shared(schema, database.engine.dialect).statement
         # By queue: when to check for old events again, in seconds.
         self._check_at: dict[str, float] = {}
         self._told_of_rights = False

@@ -80,7 +80,7 @@ class SqlReader(LimitedLines, SqlWaiting):
         """
         SqlWaiting.__init__(self, lines, queue, connection)
         self._lines = lines
-        self._sql = lines.claim_sql
+        self._sql = lines.sql
         self._request = request
         self._of_queue = {"of_queue": queue}
         self._record: Any = None
@@ -217,7 +217,7 @@ class SqlLines(SqlCounts):
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
-        self.locks_to_take = not self.claim_sql.has_returning
+        self.locks_to_take = not self.sql.has_returning
 
     @override
     def line_reader(self, queue: str) -> SqlReader:
@@ -254,8 +254,8 @@ class SqlLines(SqlCounts):
             "looked": choice.limit + max(MIN_LOOKED_ROWS, LOOKED_ROWS // len(lines)),
             "at_most": min(choice.limit, sum(lines.values())),
         }
-        statement = self.claim_sql.ready(name, choice.newest_first)
-        earlier = self.claim_sql.ready("taken_earlier")
+        statement = self.sql.ready(name, choice.newest_first)
+        earlier = self.sql.ready("taken_earlier")
         result = self.database.execute(statement, parameters, committed_earlier=earlier)
         taken = list(map(stored, result.rows))
         unreadable = [each for each in taken if each.problem is not None]
@@ -274,7 +274,7 @@ class SqlLines(SqlCounts):
             return "take_line", {"of_line": next(iter(lines)), **_named(unless)}
 
         def run(parameters: Mapping[str, Any]) -> Sequence[Any]:
-            return self.database.execute(self.claim_sql.ready("best", newest_first), parameters).rows
+            return self.database.execute(self.sql.ready("best", newest_first), parameters).rows
 
         spans = self.spans(request.queue, request.moment(), lines, newest_first, run)
         which = _arrays("wanted", lines.items(), "line", "count") | _span_arrays(spans)
@@ -328,7 +328,7 @@ class SqlLines(SqlCounts):
         def taken_earlier(connection: sa.Connection) -> list[Stored]:
             parameters = taken_parameters(request, request.moment())
             parameters["lease_from_us"] = microseconds(first.lease_until)
-            earlier = self.claim_sql.statement("taken_earlier")
+            earlier = self.sql.statement("taken_earlier")
             return list(map(stored, connection.execute(earlier, parameters).all()))
 
         return self._sound(self.database.transaction(take, committed_earlier=taken_earlier))

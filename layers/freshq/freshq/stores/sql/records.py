@@ -86,7 +86,7 @@ class SqlRecords(SqlPart):
         new = new_token()
         this = {"of_queue": queue, "of_name": name}
         changed = this | {"record": json_text(dict(values)), "version": new, "earlier_version": version}
-        statement = self.claim_sql.statement
+        statement = self.sql.statement
 
         def write(connection: sa.Connection) -> bool:
             write_it = statement("add_record" if version is None else "change_record")
@@ -111,7 +111,7 @@ class SqlRecords(SqlPart):
             connection.execute(self.record_sql.add_counts, rows)
             if expires is not None:
                 expired = {"of_queue": queue, "before": expires - EXPIRY_MARGIN_SECONDS}
-                connection.execute(self.claim_sql.statement("drop_counts"), expired)
+                connection.execute(self.sql.statement("drop_counts"), expired)
 
         self.database.transaction(add)
 

@@ -142,7 +142,7 @@ class SqlPart(Store):
         database: Runs the statements.
         schema: The tables.
         queue: The queue whose tasks `get` returns; None for any queue of the table.
-        claim_sql: The statements.
+        sql: The statements.
         horizon: The ranges to skip while an old snapshot is open.
     """
 
@@ -155,17 +155,17 @@ class SqlPart(Store):
         name = database.engine.dialect.identifier_preparer.format_table(schema.tasks)
         self.horizon = Horizon(database, name)
         place = (repr(place_of(database.engine.url)), schema.tasks.name)
-        self.claim_sql = ClaimStatements.shared(schema, database.engine.dialect)
+        self.sql = TextStatements.shared(schema, database.engine.dialect)
         kind = PostgresNotifier if database.dialect == "postgresql" else TableNotifier
         self.notifier = kind(place, database, schema.tasks.name)
 
     def rows(self, name: str, where: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
         """Return the rows that the statement of a name selects."""
-        return self.database.rows(self.claim_sql.statement(name), where)
+        return self.database.rows(self.sql.statement(name), where)
 
     def row(self, name: str, where: Mapping[str, Any]) -> sa.Row[Any] | None:
         """Return the only row that the statement of a name selects; None if there is none."""
-        return self.database.row(self.claim_sql.statement(name), where)
+        return self.database.row(self.sql.statement(name), where)
 
     def leave_lines(self, queue: str, now: float, limit: int) -> int:
         """Remove up to `limit` stale tasks from their lines, and note their deadlines; return how many.
@@ -177,8 +177,8 @@ class SqlPart(Store):
         looks_first = self.database.dialect != "postgresql"
         if looks_first and not self.rows("any_past", where):
             return 0
-        if self.claim_sql.has_returning:
-            rows = self.database.execute(self.claim_sql.ready("leave_lines"), where | {"page": limit}).rows
+        if self.sql.has_returning:
+            rows = self.database.execute(self.sql.ready("leave_lines"), where | {"page": limit}).rows
             deadlines_us = [row[0] for row in rows]
             if len(deadlines_us) < limit:
                 self.horizon.none_past(where)
@@ -189,10 +189,10 @@ class SqlPart(Store):
 
     def _leave(self, where: Mapping[str, Any], limit: int, connection: sa.Connection) -> list[int]:
         """Remove the first stale tasks from their lines, on MariaDB and MySQL; return their deadlines."""
-        found = connection.execute(self.claim_sql.statement("stale"), {**where, **page_of(limit)}).all()
+        found = connection.execute(self.sql.statement("stale"), {**where, **page_of(limit)}).all()
         if found:
             ids = sorted(row.task_id for row in found)
-            connection.execute(self.claim_sql.statement("leave_lines"), {**where, "of_ids": ids})
+            connection.execute(self.sql.statement("leave_lines"), {**where, "of_ids": ids})
         return [row.deadline_us for row in found]
 
 
@@ -242,7 +242,7 @@ def parts_of(file: str) -> dict[str, str]:
     return {name: COMMENT.sub("", text).strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
-class ClaimStatements(Statements):
+class TextStatements(Statements):
     """The statements whose source is text, in the .sql files beside this module.
 
     Attributes:

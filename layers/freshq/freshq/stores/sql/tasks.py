@@ -349,7 +349,7 @@ class SqlTasks(SqlPart):
         ids = [task.task_id for task in tasks]
         for start in range(0, len(ids), BATCH_ROWS):
             listed = {"of_queue": tasks[0].queue, "of_ids": ids[start : start + BATCH_ROWS]}
-            found = connection.execute(self.claim_sql.statement("put_tokens"), listed)
+            found = connection.execute(self.sql.statement("put_tokens"), listed)
             remembered |= {row.task_id: row.put_token for row in found}
         return [
             outcome_of(task.request_token, remembered.get(task.task_id, "")) is PutOutcome.CREATED
@@ -359,7 +359,7 @@ class SqlTasks(SqlPart):
     def _put_over(self, connection: sa.Connection, task: Task, on_conflict: OnConflict) -> PutOutcome:
         """Put a task whose id is taken: replace a task that ended, or update a live one."""
         where = {"of_task_id": task.task_id, "of_queue": task.queue}
-        found = connection.execute(self.claim_sql.statement("lock"), where).one_or_none()
+        found = connection.execute(self.sql.statement("lock"), where).one_or_none()
         if found is None:  # deleted a moment ago
             return PutOutcome.CREATED if self._insert(connection, [task])[0] else PutOutcome.DUPLICATE
         current = task_of(found)
@@ -463,7 +463,7 @@ class SqlTasks(SqlPart):
         where = _this(entered)
 
         def succeed(connection: sa.Connection) -> None:
-            found = connection.execute(self.claim_sql.statement("lock"), where).one_or_none()
+            found = connection.execute(self.sql.statement("lock"), where).one_or_none()
             if found is None or not Guard.exact(current).admits(task_of(found)):
                 raise Conflict(None if found is None else task_of(found))
             # Two versions, so that a history has an event for each.
@@ -479,7 +479,7 @@ class SqlTasks(SqlPart):
         """Store new versions in a transaction; return the ids and tokens of the stored ones."""
         ids = sorted({task.task_id for task, _guard in changes})
         listed = {"of_queue": changes[0][0].queue, "of_ids": ids}
-        locked = connection.execute(self.claim_sql.statement("lock_listed"), listed)
+        locked = connection.execute(self.sql.statement("lock_listed"), listed)
         found = {row.task_id: row for row in locked}
         admitted = [
             task
