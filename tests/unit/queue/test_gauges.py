@@ -2,9 +2,24 @@
 
 from dataclasses import replace
 
+import pytest
+
+from freshq import Queue
+from freshq.errors import IllegalTransition, NotFound, Overloaded, PutIncomplete, StoreError
+from freshq.model.answers import PutOutcome, Receipt
+from freshq.model.telemetry import PutSpan
 from freshq.policy.pressure import Pressure
-from freshq.queue.gauges import GAUGES, gauges, snake_case, wanted_capacity
+from freshq.queue.gauges import (
+    GAUGES,
+    counted_put,
+    gauges,
+    gauges_of,
+    metric_of,
+    snake_case,
+    wanted_capacity,
+)
 from freshq.stores.base import Stats
+from freshq.testing import make_task
 
 PRESSURE = Pressure(8.0, 7.0, 0.75, overloaded=True, retry_after_seconds=1.0, wanted_servers=9)
 
@@ -65,3 +80,43 @@ def test_a_busy_queue_wants_a_slot_and_an_idle_one_none() -> None:
 
 def test_names_in_lower_case() -> None:
     assert snake_case("TasksStaleInIndex") == "tasks_stale_in_index"
+
+
+def test_the_gauges_of_a_queue_are_read() -> None:
+    queue = Queue.memory()
+    queue.put_many([{"payload": "a"}, {"payload": "b"}])
+    queue.pause()
+    found = gauges_of(queue)
+    assert (found["TasksPending"], found["QueuePaused"], found["WorkersSlowed"]) == (2, 1.0, 0.0)
+    assert gauges_of(queue, Stats(pending=7))["TasksPending"] == 7
+
+
+@pytest.mark.parametrize(
+    ("answer", "metric"),
+    [
+        (Receipt("a", PutOutcome.CREATED), "TasksCreated"),
+        (Receipt("a", PutOutcome.DUPLICATE), "TasksDuplicate"),
+        (Receipt("a", PutOutcome.UPDATED), "TasksUpdated"),
+        (IllegalTransition("taken", status="TAKEN"), "TasksDuplicate"),
+        (IllegalTransition("ended", status="SUCCESS"), "TasksRefused"),
+        (NotFound("gone"), "TasksRefused"),
+        (Overloaded("a", "admission", 1.0), "TasksTurnedAway"),
+        (StoreError("away"), "TasksNotWritten"),
+    ],
+)
+def test_the_outcome_of_a_put_has_its_metric(answer: object, metric: str) -> None:
+    assert metric_of(answer) == metric
+
+
+def test_each_task_of_a_put_is_counted_whatever_becomes_of_the_put() -> None:
+    counted: list[object] = []
+    span = PutSpan("default", [make_task(1), make_task(2)])
+    receipt, away = Receipt("a", PutOutcome.CREATED), StoreError("away")
+    with counted_put(span, counted.extend):
+        span.receipts = [receipt, receipt]
+    assert counted == [receipt, receipt]
+    for error, answers in ((PutIncomplete([receipt, away]), [receipt, away]), (away, [away, away])):
+        counted.clear()
+        with pytest.raises(StoreError, match="away"), counted_put(span, counted.extend):
+            raise error
+        assert counted == answers
