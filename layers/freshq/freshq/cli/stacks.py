@@ -146,6 +146,13 @@ def client_of(service: str) -> Any:
     return boto3.client(cast("Any", service), own_region())
 
 
+def failures() -> tuple[type[Exception], ...]:
+    """Return the errors of calls of AWS."""
+    with needs("aws"):
+        from botocore.exceptions import BotoCoreError, ClientError
+    return BotoCoreError, ClientError
+
+
 def archived(bucket: str, *prefixes: str) -> Iterator[tuple[Any, str]]:
     """Yield a client and the key of each file of an archive; the keys of events begin with the hour."""
     client = client_of("s3")

@@ -20,7 +20,7 @@ from freshq.cli.command import QueueContext, Yes
 from freshq.cli.errors import ExitStatus
 from freshq.cli.output import counted, span
 from freshq.cli.session import AUDIT, AUDIT_ENTRIES, FORGOTTEN, shortened
-from freshq.cli.stacks import BUCKET, EVENTS, Stack, archived, client_of, contradictions
+from freshq.cli.stacks import BUCKET, EVENTS, Stack, archived, client_of, contradictions, failures
 from freshq.errors import FreshqError, IllegalTransition, NotFound, needs, printable, quoted
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import core_of
@@ -169,11 +169,9 @@ def _of_parameters(stack: Stack, queue: BaseQueue) -> Iterator[Finding]:
 
 def _of_protection(stack: str) -> Iterator[Finding]:
     """Check whether one wrong parameter could remove the protection from a table in production."""
-    with needs("aws"):
-        from botocore.exceptions import BotoCoreError, ClientError
     try:
         policy = client_of("cloudformation").get_stack_policy(StackName=stack).get("StackPolicyBody", "")
-    except (BotoCoreError, ClientError) as error:
+    except failures() as error:
         yield Finding(Health.UNKNOWN, "policy", str(error), "allow cloudformation:GetStackPolicy")
         return
     if "QueueTable" in policy:
@@ -184,11 +182,9 @@ def _of_protection(stack: str) -> Iterator[Finding]:
 
 
 def _of_alarms(stack: str) -> Iterator[Finding]:
-    with needs("aws"):
-        from botocore.exceptions import BotoCoreError, ClientError
     try:
         alarms = _alarms(stack)
-    except (BotoCoreError, ClientError) as error:
+    except failures() as error:
         yield Finding(Health.UNKNOWN, "alarms", str(error), "allow cloudwatch:DescribeAlarms")
         return
     for alarm in alarms:
@@ -368,8 +364,6 @@ def _erased_of_stack(stack: Stack, ids: Collection[str], group: str | None) -> I
 
 
 def _of_bucket(bucket: str, ids: Collection[str], group: str | None) -> Iterator[Finding]:
-    with needs("aws"):
-        from botocore.exceptions import BotoCoreError, ClientError
     total = 0
     try:
         for client, key in archived(bucket, EVENTS, "errors/"):
@@ -381,7 +375,7 @@ def _of_bucket(bucket: str, ids: Collection[str], group: str | None) -> Iterator
                 total += erased
             except DAMAGED as error:
                 yield Finding(Health.WRONG, "archive", f"{key}: {error}", AGAIN)
-    except (BotoCoreError, ClientError) as error:
+    except failures() as error:
         yield Finding(Health.WRONG, "archive", str(error), "allow it, and repeat this command")
     yield Finding(Health.OK, "archive", f"the group erased from {counted(total, 'event')} in {bucket}")
 

@@ -14,7 +14,7 @@ from freshq.cli.command import SECONDS_OR_NONE, AsJson, Group, PlainCommand
 from freshq.cli.errors import ExitStatus, print_error
 from freshq.cli.output import Output, counted
 from freshq.cli.process import ControlChannel, end_process, run_until_told
-from freshq.cli.stacks import Stack, client_of
+from freshq.cli.stacks import Stack, client_of, failures
 from freshq.errors import RefusedError, StoreError, Unreachable, needs, printable, quoted
 from freshq.feeds.relay import DEFAULT_BATCH, Relay, TaskCopy
 from freshq.model.storable_options import seconds_or_none
@@ -244,8 +244,6 @@ def replay_stream(stack: OfStack, as_json: AsJson = False) -> None:
         msg = f"stack: {stack!r} has no archive; deploy the present template with Archive=on"
         raise RefusedError(msg)
     with needs("aws"):
-        from botocore.exceptions import BotoCoreError, ClientError
-
         from freshq.aws.archive import Archive
     table, key = found.outputs["QueueTableName"], found.parameters.get("attach_key") or None
     try:
@@ -253,7 +251,7 @@ def replay_stream(stack: OfStack, as_json: AsJson = False) -> None:
         target = Archive(firehose, found.outputs[DELIVERY_STREAM], key=key, table=table)
         arns = [_stream_of(dynamodb, table), *filter(None, [found.parameters.get("match_stream_arn")])]
         delivered, unreadable = _replay(target, streams, arns)
-    except (BotoCoreError, ClientError) as error:
+    except failures() as error:
         msg = f"stack {stack!r}: not replayed to the end ({error}); repeat the command"
         raise Unreachable(msg) from error
     for why in unreadable:

@@ -16,6 +16,7 @@ from typing_extensions import override
 from freshq.contrib.django import Project, forget_queue, queue, task_backends
 from freshq.errors import quoted
 from freshq.worker.handlers import Handlers
+from freshq.worker.options import WorkerConfig
 from freshq.worker.runner import CoroutineRunner, DelegatingRunner, checked_runner
 
 if TYPE_CHECKING:
@@ -27,24 +28,21 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.queue.queue import Queue
 
+# The options of a worker that `freshq work` takes.
+OF_WORKER: Final = (
+    *("max_run_seconds", "kill_grace_seconds", "recycle_runs", "recycle_mb", "rate_per_second"),
+    *("poll_seconds", "idle_exit_seconds", "give_up_seconds", "drain_seconds"),
+)
 # Options of `freshq work`, which checks them; and their help.
 OPTIONS: Final = {
     "concurrency": "Tasks to run at a time, of each queue; or by queue, such as default=2,mail=10.",
-    "limit-lowest": "Lower bound of the tasks that all workers of a queue run at a time.",
-    "limit-highest": "Upper bound. Between the bounds the limit adapts to push-back from the downstream.",
+    "limit_lowest": "Lower bound of the tasks that all workers of a queue run at a time.",
+    "limit_highest": "Upper bound. Between the bounds the limit adapts to push-back from the downstream.",
     "processes": "Number of processes. A process that dies is replaced.",
-    "max-run-seconds": "Time limit of a run.",
-    "kill-grace-seconds": "With isolate, the time for a stopped run to end before it is killed.",
-    "recycle-runs": "With isolate, replace a process after this number of runs.",
-    "recycle-mb": "With isolate, replace a process whose peak memory has reached this many mebibytes.",
-    "rate-per-second": "Maximum number of tasks to start per second.",
-    "poll-seconds": "Longest pause between claims that find too few tasks.",
-    "idle-exit-seconds": "End after this time without a task.",
-    "give-up-seconds": "End with the error if the database does not answer for this time.",
-    "drain-seconds": "How long to wait for running tasks at the end.",
-    "health-port": "Port of /live, /ready and /metrics; 0 for a free one.",
-    "health-host": "Address of that port.",
-    "status-seconds": "Time between two status lines of JSON.",
+    **{name: str(WorkerConfig.model_fields[name].description) for name in OF_WORKER},
+    "health_port": "Port of /live, /ready and /metrics; 0 for a free one.",
+    "health_host": "Address of that port.",
+    "status_seconds": "Time between two status lines of JSON.",
 }
 FLAGS: Final = {
     "isolate": "Run each task in a process that can be killed.",
@@ -70,7 +68,7 @@ class Command(BaseCommand):
         text = "Name of a queue to work; may be repeated. By default all of them."
         parser.add_argument("--queue", action="append", default=[], help=text)
         for option, text in OPTIONS.items():
-            parser.add_argument(f"--{option}", help=text)
+            parser.add_argument(f"--{option.replace('_', '-')}", help=text)
         for flag, text in FLAGS.items():
             parser.add_argument(f"--{flag}", action="store_true", help=text)
 
@@ -94,8 +92,8 @@ class Command(BaseCommand):
             raise CommandError(msg) from error
         words = ["work", f"{__name__}:runner", "--queue", f"{__name__}:queues"]
         for option in OPTIONS:
-            if (value := given[option.replace("-", "_")]) is not None:
-                words += [f"--{option}", str(value)]
+            if given[option] is not None:
+                words += [f"--{option.replace('_', '-')}", str(given[option])]
         words += [f"--{flag}" for flag in FLAGS if given[flag.replace("-", "_")]]
         run_freshq(words)
 
