@@ -1,4 +1,4 @@
--- What claims run on MariaDB and MySQL, beside `claim.sql`, which explains the form.
+-- What claims, and parts of other statements, are on MariaDB and MySQL, beside `claim.sql`, which explains the form.
 --
 -- UPDATE returns no rows here, so a claim is a transaction: `page` locks tasks, and `take` takes them. Both name
 -- the index, because the databases lock every row that they read.
@@ -63,3 +63,23 @@ queue = :of_queue AND agenda = 'due' AND status = 'TAKEN' AND task_group IS NOT 
 -- name: running_of_groups
 -- As `running_by_group`, of the groups :of_names.
 SELECT task_group, count(*) FROM {tasks} WHERE {running} AND task_group IN :of_names GROUP BY task_group
+
+-- name: locked
+-- Lock what a transaction reads.
+FOR UPDATE
+
+-- name: skip_locked
+-- Lock it, except what is locked already.
+FOR UPDATE SKIP LOCKED
+
+-- name: by_key
+-- See `tasks.sql`.
+FORCE INDEX (PRIMARY)
+
+-- name: queue_by_id
+-- See `tasks.sql`.
+queue
+
+-- name: float_1
+-- One as a float: the databases know no common cast.
+1e0

@@ -1,4 +1,4 @@
--- What claims run on PostgreSQL, beside `claim.sql`, which explains the form.
+-- What claims, and parts of other statements, are on PostgreSQL, beside `claim.sql`, which explains the form.
 --
 -- The plans must hold without statistics too. So a row that was found is changed or read by its place (ctid): a
 -- join by keys would depend on statistics.
@@ -168,3 +168,22 @@ queue = :of_queue AND status = 'TAKEN' AND task_group IS NOT NULL
 -- running tasks of all groups.
 SELECT wanted.name, (SELECT count(*) FROM {tasks} WHERE {running} AND task_group = wanted.name)
 FROM unnest(CAST(:of_names AS text[])) AS wanted (name)
+
+-- name: locked
+-- Lock what a transaction reads.
+FOR UPDATE
+
+-- name: skip_locked
+-- Lock it, except what is locked already.
+FOR UPDATE SKIP LOCKED
+
+-- name: by_key
+-- See `tasks.sql`.
+
+-- name: queue_by_id
+-- See `tasks.sql`.
+queue || ''
+
+-- name: float_1
+-- One as a float.
+CAST(1 AS double precision)

@@ -1,4 +1,4 @@
--- What claims run on SQLite, beside `claim.sql`, which explains the form.
+-- What claims, and parts of other statements, are on SQLite, beside `claim.sql`, which explains the form.
 
 -- name: taken
 -- The columns that a claim changes.
@@ -124,3 +124,20 @@ queue = :of_queue AND status = 'TAKEN' AND task_group IS NOT NULL
 SELECT task_group, count(*) FROM {tasks}
 WHERE {running} AND task_group IN :of_names
 GROUP BY coalesce(task_group, '')
+
+-- name: locked
+-- Lock what a transaction reads. On SQLite nobody else writes until a transaction ends.
+
+-- name: skip_locked
+-- Lock it, except what is locked already.
+
+-- name: by_key
+-- See `tasks.sql`.
+
+-- name: queue_by_id
+-- See `tasks.sql`.
+queue
+
+-- name: float_1
+-- One as a float.
+1e0

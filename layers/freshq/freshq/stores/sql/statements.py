@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from freshq.stores.sql.schema import Schema
 
 TAKEN: Final[sa.ColumnElement[str]] = sa.literal_column("'TAKEN'")
-FAILURE: Final[sa.ColumnElement[str]] = sa.literal_column("'FAILURE'")
-# A literal, to save the driver a parameter in every claim.
-ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
 # Dialects that share another dialect's INSERT.
 INSERT_OF: Final = {"mariadb": "mysql"}
 MYSQL: Final = ("mysql", "mariadb")
@@ -48,24 +45,6 @@ OPEN: Final = re.compile(r"\{(\w+)\}")
 PARAMETER: Final = re.compile(r":(\w+)")
 LIST: Final = re.compile(r"\bIN :(\w+)")
 JSON_LIST: Final = re.compile(r"\bJSON_TABLE\(:(\w+)")
-# What small parts of statements are in each dialect. No cast to a float is known to every MySQL and MariaDB.
-DIFFERENCES: Final[dict[str, dict[str, str]]] = {
-    "sqlite": {"locked": "", "skip_locked": "", "by_key": "", "queue_by_id": "queue", "float_1": "1e0"},
-    "postgresql": {
-        "locked": "FOR UPDATE",
-        "skip_locked": "FOR UPDATE SKIP LOCKED",
-        "by_key": "",
-        "queue_by_id": "queue || ''",
-        "float_1": "CAST(1 AS double precision)",
-    },
-    "mariadb": {
-        "locked": "FOR UPDATE",
-        "skip_locked": "FOR UPDATE SKIP LOCKED",
-        "by_key": "FORCE INDEX (PRIMARY)",
-        "queue_by_id": "queue",
-        "float_1": "1e0",
-    },
-}
 Conditions = tuple[sa.ColumnElement[bool], ...]
 _SHARED: Final[WeakValueDictionary[tuple[object, ...], Statements]] = WeakValueDictionary()
 
@@ -105,26 +84,10 @@ class Statements:
         return PreparedStatement(statement, self.dialect, columns)
 
     @cached_property
-    def columns(self) -> list[sa.ColumnElement[Any]]:
-        """The selected columns of a task, in the order of `COLUMNS`."""
-        return [self._column(name) for name in COLUMNS]
-
-    def _column(self, name: str) -> sa.ColumnElement[Any]:
-        column = self.tasks.c[name]
-        if name == "payload" and self.dialect.name == "sqlite":
-            # SQLite stores any bytes as text, and bytes that are not UTF-8 would break the whole result.
-            return sa.cast(column, sa.LargeBinary).label("payload")
-        return column
-
-    @cached_property
-    def in_queue(self) -> sa.ColumnElement[bool]:
-        """The task belongs to the queue `of_queue`."""
-        return self.tasks.c.queue == sa.bindparam("of_queue")
-
-    @cached_property
     def this_task(self) -> Conditions:
         """The task has the id `of_task_id` in the queue `of_queue`."""
-        return (self.tasks.c.task_id == sa.bindparam("of_task_id"), self.in_queue)
+        tasks = self.tasks.c
+        return (tasks.task_id == sa.bindparam("of_task_id"), tasks.queue == sa.bindparam("of_queue"))
 
     def unindexed(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return the value of a column of text in a form by which PostgreSQL does not search.
@@ -265,13 +228,14 @@ class TextStatements(Statements):
         texts = {name: quoted(getattr(self.schema, name)) for name in tables}
         texts["columns"] = ", ".join(map(self._selected, COLUMNS))
         numbers = {"never_us": NEVER * 1e6, "default_value": DEFAULT_VALUE * 1e6, "no_batch": NO_BATCH}
-        texts |= {name: str(round(number)) for name, number in numbers.items()} | DIFFERENCES[dialect]
+        texts |= {name: str(round(number)) for name, number in numbers.items()}
         own = [f"tasks.{dialect}.sql"] if self.is_mysql else []
         for file in ("claim.sql", f"claim.{dialect}.sql", "counts.sql", "tasks.sql", "records.sql", *own):
             texts |= parts_of(file)
         return texts
 
     def _selected(self, name: str) -> str:
+        # SQLite stores any bytes as text, and bytes that are not UTF-8 would break the whole result.
         is_cast = name == "payload" and self.dialect.name == "sqlite"
         return f"CAST({name} AS BLOB) AS {name}" if is_cast else name
 
