@@ -5,7 +5,7 @@ import os
 import random
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +74,11 @@ LONGEST_FIRST: Final = (
     *ONE_AT_A_TIME,
     "tests/unit/simulate/test_simulate_long.py",
     "tests/unit/benchmarks/test_harness_cells.py",
+    "tests/unit/worker/test_isolate_soak.py",
+    "tests/unit/aws/test_pass_bound.py",
+    "tests/unit/aws/test_runner_powertools.py",
+    "tests/unit/matching/test_matching_model.py",
+    "tests/unit/stores/test_conservation.py",
     "soak",
     "packaging",
     "docs",
@@ -314,16 +319,18 @@ def kept_case(item: pytest.Item) -> tuple[str, ...]:
 
 def quick(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests without their repetitions on other stores, and one case of each `matrix`."""
-    forms: defaultdict[str, set[str | None]] = defaultdict(set)
-    for item in items:
-        forms[item.nodeid.split("[")[0]].add(form_of(item))
+    order = (None, "sqlite", *SERVERS)
+    forms = {item: form_of(item) for item in items}
+    least: dict[str, str | None] = {}
+    for item, form in forms.items():
+        name = item.nodeid.split("[")[0]
+        least[name] = min(form, least.get(name, form), key=order.index)
+    slow = {file: is_slow(file) for file in {file_of(item.nodeid) for item in items}}
 
     def is_quick(item: pytest.Item) -> bool:
-        least = next(form for form in (None, "sqlite", *SERVERS) if form in forms[item.nodeid.split("[")[0]])
-        form = form_of(item)
-        file = file_of(item.nodeid)
-        is_once = form == least or (file in PROTOCOL and form != DOUBLE)
-        return is_once and not is_slow(file) and not item.nodeid.startswith(ONLY_WITH_ALL)
+        form, file = forms[item], file_of(item.nodeid)
+        is_once = form == least[item.nodeid.split("[")[0]] or (file in PROTOCOL and form != DOUBLE)
+        return is_once and not slow[file] and not item.nodeid.startswith(ONLY_WITH_ALL)
 
     kept = [item for item in items if is_quick(item)]
     first = {kept_case(item): item for item in reversed(kept)}

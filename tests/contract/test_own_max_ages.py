@@ -66,6 +66,7 @@ class Traffic:
             self.ends["turned away"] += 1
 
 
+@pytest.mark.matrix("order", "max_age_seconds")
 @pytest.mark.parametrize(("order", "max_age_seconds"), [("lifo", 20.0), ("fifo", 3600.0), ("adaptive", 20.0)])
 def test_every_figure_says_that_half_of_the_tasks_expires(
     store: StoreUnderTest, order: str, max_age_seconds: float

@@ -45,7 +45,7 @@ def delivered(store: StoreUnderTest, order: str, load: float, mix: str, seconds:
     return value, most_value(tasks)
 
 
-@pytest.mark.matrix("load")
+@pytest.mark.matrix("load", "mix")
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("load", AIMS)
 def test_it_delivers_most_of_the_value_that_could_be_delivered(load: float, mix: str) -> None:

@@ -112,6 +112,7 @@ def test_versions_that_work_are_let_through(cloud: Cloud, capsys: pytest.Capture
     assert (stats.pending, stats.success) == (1, 0)
 
 
+@pytest.mark.matrix("function")
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_version_that_fails_every_call_is_stopped(cloud: Cloud, function: str) -> None:
     cloud.broken[function] = "FRESHQ_TABLE: is missing"

@@ -57,6 +57,7 @@ def test_priorities_follow_values() -> None:
     assert rank({"number": 1}) == 0
 
 
+@pytest.mark.matrix("peer")
 @pytest.mark.parametrize("peer", [each for each in CONTENDERS.values() if each.startswith("freshq")])
 def test_freshq_serves_what_is_offered_with_its_value(peer: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"

@@ -29,8 +29,9 @@ from freshq.simulate import simulate_load, summarize
 DURATION = 1000.0
 
 
+@pytest.mark.matrix("times")
 @pytest.mark.parametrize("order", [Order.LIFO, Order.FIFO, Order.ADAPTIVE])
-@pytest.mark.parametrize("times", [1, 3, 10, 20])
+@pytest.mark.parametrize("times", [10, 1, 3, 20])
 def test_a_quiet_group_is_in_time_beside_a_flood_of_long_tasks(times: int, order: Order) -> None:
     runs = simulated(beside_flood(times, DURATION, DEADLINE), order)
     assert runs.share(QUIET) >= 0.99
