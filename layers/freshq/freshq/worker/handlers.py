@@ -228,6 +228,10 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             batch.check_field(kind, payload)
         update_wrapper(self, function)
 
+    def __reduce__(self) -> tuple[Callable[[str, str], Any], tuple[str, str]]:
+        """Return where other processes find it: under the name of its function."""
+        return imported, (self.function.__module__, self.function.__name__)
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call the function, without middleware."""
         return self.function(*arguments, **named)
