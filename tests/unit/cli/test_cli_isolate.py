@@ -146,6 +146,24 @@ def test_nothing_outlives_a_worker_that_is_killed(folder: Path, queue: Queue, sq
     until(lambda: all(map(is_gone, (*slots, *programs, template))))
 
 
+def test_a_template_that_still_imports_ends_with_the_worker(folder: Path, sqlite_url: str) -> None:
+    (folder / "slow.py").write_text(
+        "import os, pathlib, time\n"
+        "if pathlib.Path('imported').exists():\n"
+        "    pathlib.Path('new').write_text(str(os.getpid()))\n"
+        "    pathlib.Path('new').rename('started-slow')\n"
+        "    time.sleep(600)\n"
+        "pathlib.Path('imported').touch()\n"
+        "def run(task): pass\n",
+        "utf-8",
+    )
+    with Work(folder, sqlite_url, "--isolate", runner="slow:run") as work:
+        template = started(folder, "slow")
+        os.kill(work.process.pid, signal.SIGKILL)
+        work.wait()
+    until(lambda: is_gone(template))
+
+
 def test_a_worker_of_the_application(folder: Path, queue: Queue, sqlite_url: str) -> None:
     with (folder / "app.py").open("a", encoding="utf-8") as file:
         file.write("from freshq import Queue, Worker\n")

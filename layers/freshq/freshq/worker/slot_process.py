@@ -603,6 +603,28 @@ def _tell(end: Connection, *exits: int) -> None:
         end.send(exits)
 
 
+@contextmanager
+def _ending_with(worker: socket.socket) -> Iterator[None]:
+    """End this process if the worker ends during the block, which may import for long."""
+    done, ends = socket.socketpair()
+    poll = select.poll()
+    for each in (worker, done):
+        poll.register(each, select.POLLIN)
+
+    def watch() -> None:
+        if done.fileno() not in dict(poll.poll()):
+            os._exit(1)
+
+    watcher = threading.Thread(target=watch, name="freshq-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ends.close()
+        watcher.join()  # no thread may live when this process forks
+        done.close()
+
+
 def template(descriptor: int) -> None:
     """Be the template of a worker: read the setup from a socket, import the runner, and serve."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -617,8 +639,9 @@ def template(descriptor: int) -> None:
                 os.dup2(2, 1)
             own: Any = process.current_process()
             own._inheriting = True  # noqa: SLF001 - refuses a worker in an unguarded main module, as spawn.py
-            spawn.prepare(setup.main)
-            runner = pickle.loads(setup.runner)  # noqa: S301 - the worker's own
+            with _ending_with(control):
+                spawn.prepare(setup.main)
+                runner = pickle.loads(setup.runner)  # noqa: S301 - the worker's own
             own._inheriting = False  # noqa: SLF001 - as above
         except EOFError:
             return
