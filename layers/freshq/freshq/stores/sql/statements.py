@@ -209,6 +209,7 @@ class TextStatements(Statements):
     """The statements whose source is text, in the .sql files beside this module.
 
     Attributes:
+        texts: The statements by name, and what they share.
         statement: Returns a statement by its name; and, if there are two, whether the newest task of a line
             is first.
         ready: As `statement`, compiled for the driver.
@@ -216,12 +217,12 @@ class TextStatements(Statements):
 
     def __init__(self, schema: Schema, dialect: sa.Dialect) -> None:
         super().__init__(schema, dialect)
+        # Read now: while a process has no file descriptor left, a statement must need none.
+        self.texts = self._read()
         self.statement = cache(self._statement)
         self.ready = cache(self._ready)
 
-    @cached_property
-    def texts(self) -> dict[str, str]:
-        """The statements by name, and what they share."""
+    def _read(self) -> dict[str, str]:
         dialect = "mariadb" if self.is_mysql else self.dialect.name
         quoted = self.dialect.identifier_preparer.format_table
         tables = ("tasks", "records", "counts", "history", "histories")
