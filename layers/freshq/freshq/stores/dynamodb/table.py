@@ -202,32 +202,6 @@ class Table(_TablePart):
         return {"ProvisionedThroughput": throughput(part.read_capacity, part.write_capacity)}
 
 
-class Lambda(_TablePart):
-    """A function in the article's file. It is checked, but not created.
-
-    Attributes:
-        logical_name: Its name in a template.
-        lambda_class: Class of its infrastructure.
-        lambda_name: Its name.
-        runtime: Its runtime.
-        handler: Its entry point.
-        local_jar: Its code.
-        description: Its purpose.
-        memory_megabytes: Its memory.
-        timeout_seconds: Its time limit.
-    """
-
-    logical_name: str
-    lambda_class: str | None = None
-    lambda_name: str | None = None
-    runtime: str | None = None
-    handler: str | None = None
-    local_jar: str | None = None
-    description: str | None = None
-    memory_megabytes: int | None = None
-    timeout_seconds: int | None = None
-
-
 class Description(_TablePart):
     """The whole file.
 
@@ -236,14 +210,14 @@ class Description(_TablePart):
         last_updated_date: Date of the file; not used.
         s3_code_bucket: Where the code of functions is; not used.
         tables: The tables.
-        lambdas: Functions; checked, but not created.
+        lambdas: Functions; not created.
     """
 
     version: str | int | float | None = None
     last_updated_date: str | None = None
     s3_code_bucket: str | None = None
     tables: tuple[Table, ...] = Field(strict=False)
-    lambdas: tuple[Lambda, ...] = Field(default=(), strict=False)
+    lambdas: tuple[dict[str, Any], ...] = Field(default=(), strict=False)
 
     @model_validator(mode="after")
     def _names_once(self) -> Self:
@@ -331,7 +305,6 @@ def _model_at(error: ValidationError) -> type[BaseModel]:
     """Return the model that an unknown field was given to."""
     models: dict[object, type[BaseModel]] = {
         "tables": Table,
-        "lambdas": Lambda,
         "indexes": Index,
         "projection": Projection,
         "partition_key": Key,

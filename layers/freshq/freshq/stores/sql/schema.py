@@ -141,22 +141,29 @@ def schema(table: str, dialect: str) -> Schema:
         dialect: Name of the database's dialect. Tables get the options of this dialect only: to check an
             option SQLAlchemy loads its dialect, which takes longer than a put.
     """
-    metadata = sa.MetaData()
-    options = table_options(dialect)
+    metadata, options = sa.MetaData(), table_options(dialect)
+
+    def of_queue(suffix: str, *columns: sa.Column[Any], **options: Any) -> sa.Table:
+        queue = sa.Column("queue", key_text(NAME_BYTES), primary_key=True)
+        return sa.Table(f"{table}_{suffix}", metadata, queue, *columns, **options)
+
+    records = (required("version", sa.String(TOKEN_BYTES)), required("record", long_text()))
+    counts = (required("number", sa.BigInteger), sa.Column("expires", sa.BigInteger))
+    histories = (required("history_id", sa.String(TOKEN_BYTES)), required("keep_seconds", sa.Double))
+    version = sa.Column("version", sa.Integer, primary_key=True, autoincrement=False)
     return Schema(
         metadata,
         _tasks(table, metadata, dialect, options),
-        _records(table, metadata, options),
-        _counts(table, metadata),
-        _histories(table, metadata),
+        of_queue("records", _name(), *records, **options),
+        of_queue("counts", _name(), sa.Column("field", key_text(100), primary_key=True), *counts),
+        of_queue("histories", *histories),
         _history(table, metadata, dialect),
-        sa.Table(
-            f"{table}_migrations",
-            metadata,
-            sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-            required("name", sa.String(100)),
-        ),
+        sa.Table(f"{table}_migrations", metadata, version, required("name", sa.String(100))),
     )
+
+
+def _name() -> sa.Column[str]:
+    return sa.Column("name", key_text(200), primary_key=True)
 
 
 def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str, Any]) -> sa.Table:
@@ -225,40 +232,6 @@ def _index_tasks(table: str, tasks: sa.Table, dialect: str) -> None:
 def _only(condition: sa.ColumnElement[bool], dialect: str) -> dict[str, Any]:
     """Return the options of a partial index; none if the database has no partial indexes."""
     return {f"{dialect}_where": condition} if dialect in PARTIAL_INDEXES else {}
-
-
-def _records(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) -> sa.Table:
-    return sa.Table(
-        f"{table}_records",
-        metadata,
-        sa.Column("queue", key_text(NAME_BYTES), primary_key=True),
-        sa.Column("name", key_text(200), primary_key=True),
-        required("version", sa.String(TOKEN_BYTES)),
-        required("record", long_text()),
-        **options,
-    )
-
-
-def _counts(table: str, metadata: sa.MetaData) -> sa.Table:
-    return sa.Table(
-        f"{table}_counts",
-        metadata,
-        sa.Column("queue", key_text(NAME_BYTES), primary_key=True),
-        sa.Column("name", key_text(200), primary_key=True),
-        sa.Column("field", key_text(100), primary_key=True),
-        required("number", sa.BigInteger),
-        sa.Column("expires", sa.BigInteger),
-    )
-
-
-def _histories(table: str, metadata: sa.MetaData) -> sa.Table:
-    return sa.Table(
-        f"{table}_histories",
-        metadata,
-        sa.Column("queue", key_text(NAME_BYTES), primary_key=True),
-        required("history_id", sa.String(TOKEN_BYTES)),
-        required("keep_seconds", sa.Double),
-    )
 
 
 def table_options(dialect: str) -> dict[str, Any]:
