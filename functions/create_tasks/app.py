@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.aws.environment import connect_at_init
+from freshq.aws.environment import QueueSettings, connect_at_init, dynamodb_client
 from freshq.aws.invocation import Connected
 from freshq.aws.observability import (
     count,
@@ -19,7 +19,6 @@ from freshq.aws.observability import (
     sample_logs,
 )
 from freshq.aws.producer import parse_load_request, produce
-from freshq.aws.settings import QueueSettings, dynamodb_client
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext

@@ -6,11 +6,10 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.aws.environment import client_of, connect_at_init
+from freshq.aws.environment import QueueSettings, client_of, connect_at_init
 from freshq.aws.http_events import CALL_CONFIG, answer_to, logged_error, metric_of, receipts_of, request_of
 from freshq.aws.invocation import Connected
 from freshq.aws.observability import count, fields, log_transition, logger, observed, sample_logs
-from freshq.aws.settings import QueueSettings
 from freshq.errors import StoreError
 from freshq.feeds.http_api import HttpApi
 from freshq.queue.polling import answer_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.aws.environment import connect_at_init
+from freshq.aws.environment import connect_at_init, dynamodb_client
 from freshq.aws.invocation import Connected
 from freshq.aws.observability import (
     append_log_keys,
@@ -16,8 +16,7 @@ from freshq.aws.observability import (
     measure_seconds,
     observed,
 )
-from freshq.aws.settings import DoorbellSettings, dynamodb_client
-from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp
+from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, DoorbellSettings, Ring, WakeUp
 from freshq.errors import StoreError
 from freshq.queue.gauges import gauges_of
 from freshq.worker.report import METRIC_OF_OUTCOME

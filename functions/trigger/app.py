@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from freshq.aws.environment import connect_at_init
+from freshq.aws.environment import connect_at_init, dynamodb_client
 from freshq.aws.invocation import Connected, part_of, records_of, text_of
 from freshq.aws.observability import append_log_keys, count, fields, logger, observed
-from freshq.aws.settings import DoorbellSettings, dynamodb_client
-from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_rings
+from freshq.aws.wakeup import SWITCHED_OFF, DoorbellSettings, Ring, WakeUp, parse_rings
 from freshq.model.task import OVER, TaskStatus
 from freshq.stores.dynamodb.schema import ATTACHED_PREFIX
 

@@ -59,7 +59,7 @@ NO_QUEUE: Final = frozenset(
     }
 )
 ALSO_NOT_LOADED: Final = {
-    "archive": WORKS | NO_QUEUE | {"freshq.model.task", "freshq.aws.settings", "freshq.policy.limits"},
+    "archive": WORKS | NO_QUEUE | {"freshq.model.task", "freshq.policy.limits"},
     "create_tasks": WORKS | {"freshq.feeds", "freshq.worker.report"},
     "http_api": WORKS | {"freshq.aws.producer", "freshq.worker"},
     "process_tasks": {"freshq.aws.producer", "freshq.feeds"},

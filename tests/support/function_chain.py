@@ -21,8 +21,9 @@ from local.servers import create_without_stream
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
-from freshq.aws import environment, http_events, observability, settings
+from freshq.aws import environment, http_events, observability
 from freshq.aws.pass_options import configure_stack
+from freshq.stores.dynamodb import calls
 from tests.support.aws_stub import AwsStub
 from tests.support.functions import Context, load_function
 from tests.support.patience import PATIENCE_SECONDS
@@ -253,7 +254,7 @@ def chain_on(dynamodb: DynamoDBClient) -> Iterator[Chain]:
         for name, value in {**ENVIRONMENT, **endpoints}.items():
             patch.setenv(name, value)
         for module, name in (
-            (settings, "CLIENT_CONFIG"),
+            (calls, "CLIENT_CONFIG"),
             (http_events, "CALL_CONFIG"),
             (environment, "SMALL_CALL_CONFIG"),
             (environment, "DELIVERY_CONFIG"),

@@ -15,8 +15,9 @@ from samtranslator.public.translator import ManagedPolicyLoader
 from samtranslator.translator.transform import transform
 
 from freshq.aws.archive import ArchiveSettings
+from freshq.aws.environment import QueueSettings
 from freshq.aws.producer import parse_load_request
-from freshq.aws.settings import DoorbellSettings, QueueSettings
+from freshq.aws.wakeup import DoorbellSettings
 from freshq.aws.worker_pass import SYNTHETIC, WorkerSettings
 from freshq.feeds.http_api import MAX_WAIT_SECONDS
 from freshq.matching.resource import Resource, ResourceStatus

@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 from freshq import Queue
+from freshq.aws.environment import QueueSettings
 from freshq.aws.http_events import metric_of, receipts_of, request_of
-from freshq.aws.settings import QueueSettings
 from freshq.feeds.http_api import MAX_BODY_BYTES, MAX_WAIT_SECONDS, ApiRequest, HttpApi
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.queue.polling import answer_of

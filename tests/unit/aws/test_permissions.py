@@ -20,8 +20,8 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, Busy, Queue, Reject, Retry
 from freshq.aws import environment
+from freshq.aws.environment import QueueSettings
 from freshq.aws.pass_options import configure_stack
-from freshq.aws.settings import QueueSettings
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import CodelRule

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from local.servers import HOST
 
-from freshq.aws.settings import dynamodb_client
+from freshq.aws.environment import dynamodb_client
 from tests.support.functions import load_event
 from tests.support.readings import known
 from tests.template.test_template import source

@@ -11,7 +11,7 @@ from botocore.session import Session
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import StoreError
-from freshq.aws import environment, settings
+from freshq.aws import environment
 from freshq.aws.archive import Archive
 from freshq.aws.http_events import CALL_CONFIG
 from freshq.stores.dynamodb import calls
@@ -217,7 +217,7 @@ class TestSilence:
         }
         with pytest.raises(ReadTimeoutError):
             chain.invoke(function, events[function])
-        attempts = attempts_of(getattr(settings if config == "CLIENT_CONFIG" else environment, config))
+        attempts = attempts_of(getattr(calls if config == "CLIENT_CONFIG" else environment, config))
         wait_until(lambda: chain.stub.requests[operation] == attempts)  # the last may be on its way
         assert ended(chain) == (0, 1, 0)
 

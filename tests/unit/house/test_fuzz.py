@@ -28,10 +28,9 @@ from freshq import FreshqError, Queue, StoreError
 from freshq.addresses import Address, open_queue
 from freshq.aws import producer
 from freshq.aws.archive import Archive, ArchiveSettings
-from freshq.aws.environment import EnvironmentSettings
+from freshq.aws.environment import EnvironmentSettings, QueueSettings
 from freshq.aws.landing import landed_event
-from freshq.aws.settings import DoorbellSettings, QueueSettings
-from freshq.aws.wakeup import KillSwitch, WakeUp, parse_ring
+from freshq.aws.wakeup import DoorbellSettings, KillSwitch, WakeUp, parse_ring
 from freshq.aws.worker_pass import WorkerSettings
 from freshq.cli.command import parsed
 from freshq.cli.commands.simulate import parse_groups, parse_level, parse_shares

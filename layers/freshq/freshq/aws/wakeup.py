@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from freshq.aws.environment import sns_client, ssm_client
+from freshq.aws.environment import Arn, QueueSettings, sns_client, ssm_client
 from freshq.aws.invocation import part_of, records_of, text_of
 from freshq.model.validation import problem_of
 from freshq.stores.dynamodb.passes import WorkerPasses
@@ -22,13 +22,32 @@ if TYPE_CHECKING:
     from types_boto3_ssm import SSMClient
 
     from freshq.aws.pass_options import StoredPassOptions
-    from freshq.aws.settings import WakeUpSettings
 
 RUN: Final = "run"
 STOP: Final = "stop"
 # Reasons for not ringing, and for not making a pass.
 SWITCHED_OFF: Final = "the kill switch says stop"
 PASSES_UNDER_WAY: Final = "enough worker passes are under way"
+
+
+class WakeUpSettings(QueueSettings):
+    """Settings of all functions of the wake-up loop.
+
+    Attributes:
+        kill_switch_parameter: Name of the SSM parameter of the kill switch.
+    """
+
+    kill_switch_parameter: str
+
+
+class DoorbellSettings(WakeUpSettings):
+    """Settings of a function that rings for a worker pass.
+
+    Attributes:
+        process_tasks_topic_arn: Topic that starts a worker pass.
+    """
+
+    process_tasks_topic_arn: Arn
 
 
 class Ring(BaseModel):

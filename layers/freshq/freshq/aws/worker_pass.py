@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, Json
 from typing_extensions import override
 
-from freshq.aws.environment import Arn, check_runner_environment
+from freshq.aws.environment import Arn, check_runner_environment, dynamodb_client
 from freshq.aws.invocation import invocation, within
 from freshq.aws.observability import (
     CANARY,
@@ -26,8 +26,7 @@ from freshq.aws.observability import (
     measure_seconds,
     sample_logs,
 )
-from freshq.aws.settings import WakeUpSettings, dynamodb_client
-from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp
+from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, WakeUpSettings
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.queue.claim import has_claimable
 from freshq.queue.core import core_of

@@ -66,7 +66,7 @@ class Stack:
             RefusedError: If the stack has no queue.
         """
         with needs("aws"):
-            from freshq.aws.settings import QueueSettings
+            from freshq.aws.environment import QueueSettings
         if "QueueTableName" not in self.outputs:
             msg = f"stack {self.name!r}: has no output QueueTableName ({self.status})"
             raise RefusedError(msg)
