@@ -677,6 +677,14 @@ def test_handlers_are_found_by_their_module_and_name() -> None:
         pickle.dumps(Handlers())
 
 
+def test_the_main_module_is_imported_under_either_name() -> None:
+    of_main, of_child, of_module = (
+        isolate._setup(name).main for name in (b"__main__", b"__mp_main__", b"app")
+    )
+    assert of_main == of_child
+    assert of_main != of_module
+
+
 def test_a_forked_child_closes_its_copies_of_the_files(queue: Queue) -> None:
     class Slot:
         is_forgotten = False

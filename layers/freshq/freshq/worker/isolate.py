@@ -61,6 +61,8 @@ ADVICE: Final = (
 )
 # sys.path comes first, because this package may be anywhere on it.
 PROGRAM: Final = "import sys; sys.path[:] = {}\nfrom freshq.worker.slot_process import *; template({})"
+# In a pickled object of the main module. In a process of multiprocessing that is named "__mp_main__".
+OF_MAIN: Final = b"_main__"
 # What imports need of `get_preparation_data`; the last two are for the main module.
 IMPORTS: Final = ("sys_path", "sys_argv", "orig_dir", "dir", "init_main_from_name", "init_main_from_path")
 
@@ -110,7 +112,7 @@ def pickled_runner(runner: Callable[..., Any]) -> bytes:
         msg = f"runner: cannot be used by another process ({error_text(error)}); {ADVICE}"
         raise ValueError(msg) from error
     main = sys.modules["__main__"]
-    if b"__main__" in data and getattr(main, "__file__", None) is None and main.__spec__ is None:
+    if OF_MAIN in data and getattr(main, "__file__", None) is None and main.__spec__ is None:
         msg = f"runner: is defined in an interactive session, which other processes cannot import; {ADVICE}"
         raise ValueError(msg)
     return data
@@ -127,7 +129,7 @@ def _setup(runner: bytes) -> Setup:
     except RuntimeError as error:
         msg = "isolate: this module runs the worker when it is imported; do so in if __name__ == '__main__'"
         raise ValueError(msg) from error
-    main = {name: data[name] for name in IMPORTS[: None if b"__main__" in runner else -2] if name in data}
+    main = {name: data[name] for name in IMPORTS[: None if OF_MAIN in runner else -2] if name in data}
     manager = logging.root.manager
     loggers = {name: getattr(each, "level", 0) for name, each in list(manager.loggerDict.items())}
     levels = {"": logging.root.level, **{name: level for name, level in loggers.items() if level}}
