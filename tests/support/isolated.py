@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -209,6 +210,27 @@ def terminates(_task: Task) -> int | None:
     child.terminate()
     child.join()
     return child.exitcode
+
+
+def logs_in_forks(_task: Task) -> list[int]:
+    """Log long lines in child processes, started while a thread logs."""
+    logger, ended = logging.getLogger("isolated.application"), threading.Event()
+
+    def log_on() -> None:
+        while not ended.is_set():
+            logger.warning("short")
+
+    threading.Thread(target=log_on, daemon=True).start()
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        lengths = pool.map(log_long_line, range(12))
+    ended.set()
+    return lengths
+
+
+def log_long_line(_number: int) -> int:
+    """Log a line that is written in several parts."""
+    logging.getLogger("isolated.application").warning("y" * 300_000)
+    return 300_000
 
 
 def leaves_to_exit(_task: Task, pid_file: str, cleaned: str) -> None:

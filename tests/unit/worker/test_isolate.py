@@ -130,6 +130,7 @@ PAYLOADS: dict[str, list[Any]] = {
     "floods": ["floods", 20_000],
     "alarms": ["alarms", 10],
     "terminates": ["terminates"],
+    "logs in forks": ["logs_in_forks"],
 }
 
 
@@ -191,6 +192,10 @@ def test_many_reports_end_with_the_last(work: Queue) -> None:
 
 def test_signals_of_the_application_interrupt_no_message(work: Queue) -> None:
     assert known(work, "alarms").result == 10
+
+
+def test_forks_of_a_run_log_too(work: Queue) -> None:
+    assert known(work, "logs in forks").result == [300_000] * 12
 
 
 def test_a_signal_ends_a_fork_of_a_run(work: Queue) -> None:

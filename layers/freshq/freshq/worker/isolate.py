@@ -112,7 +112,7 @@ def pickled_runner(runner: Callable[..., Any]) -> bytes:
         msg = f"runner: cannot be used by another process ({error_text(error)}); {ADVICE}"
         raise ValueError(msg) from error
     main = sys.modules["__main__"]
-    if OF_MAIN in data and getattr(main, "__file__", None) is None and main.__spec__ is None:
+    if b"__main__" in data and getattr(main, "__file__", None) is None and main.__spec__ is None:
         msg = f"runner: is defined in an interactive session, which other processes cannot import; {ADVICE}"
         raise ValueError(msg)
     return data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import logging
 import os
 import pickle
@@ -23,6 +24,7 @@ from functools import partial
 from multiprocessing import process, spawn, util
 from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from typing_extensions import override
@@ -200,7 +202,8 @@ class Forwarding(logging.Handler):
                 pickle.dumps(values)
             except Exception:  # noqa: BLE001 - an extra field of the application
                 values = {name: _plain(value) for name, value in values.items()}
-            self._send(LogLine(values))
+            with suppress(OSError):  # the worker has ended
+                self._send(LogLine(values))
         except Exception:  # noqa: BLE001 - as every handler of logging
             self.handleError(record)
 
@@ -230,6 +233,43 @@ class _Handle(RunHandle):
             self._send(progress)
 
 
+class _Messages:
+    """Writes messages to the worker, one at a time: threads, and forks of the functions of tasks, log."""
+
+    def __init__(self, tasks: Connection) -> None:
+        """Write to a connection."""
+        self._tasks = tasks
+        # Garbage may be collected while it is held, by a method that logs.
+        self._lock = threading.RLock()
+        # Locked by one of the processes; None while there is one.
+        self._file: int | None = None
+        release = self._lock.release  # no other thread may hold it in a fork, where that does not exist
+        os.register_at_fork(before=self._share, after_in_parent=release, after_in_child=release)
+
+    def _share(self) -> None:
+        self._lock.acquire()
+        if self._file is None:
+            with TemporaryFile() if sys.platform == "darwin" else nullcontext() as file:
+                self._file = os.memfd_create("freshq") if file is None else os.dup(file.fileno())
+
+    def write(self, data: bytes) -> None:
+        """Write a whole message.
+
+        Raises:
+            OSError: If the worker has ended.
+        """
+        with self._lock:
+            if self._file is not None:
+                fcntl.lockf(self._file, fcntl.LOCK_EX)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(self._tasks.fileno(), rest) :]
+            finally:
+                if self._file is not None:
+                    fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+
 class SlotProcess:
     """Runs the tasks of one slot, one after the other, in the main thread of its process."""
 
@@ -247,9 +287,7 @@ class SlotProcess:
         self._runner, self._contexts, self._loop = runner, RunContexts(), OwnLoop()
         self._tasks, self._orders = tasks, orders
         self._own_id = os.getpid()
-        # Garbage may be collected while it is held, by a method that logs.
-        self._sending = threading.RLock()
-        self._ordering = threading.Lock()
+        self._messages, self._ordering = _Messages(tasks), threading.Lock()
         self._number = 0
         # Of the tasks that run; empty between runs.
         self._handles: list[_Handle] = []
@@ -346,10 +384,8 @@ class SlotProcess:
         is_main = threading.current_thread() is threading.main_thread()
         try:
             self._writes = self._writes or is_main
-            with _timers_held(is_main and len(data) > WHOLE_BYTES), self._sending:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(self._tasks.fileno(), rest) :]
+            with _timers_held(is_main and len(data) > WHOLE_BYTES):
+                self._messages.write(data)
         finally:
             if is_main:
                 self._writes = False
