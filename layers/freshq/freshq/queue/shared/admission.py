@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import Overloaded
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 COUNT_SECONDS: Final = 1.0
 # Number of times that a rejected task may be put again before it would be stale.
 RETRIES_PER_LIFE: Final = 10
+# Lines whose CoDel a process keeps, in about 2 MB. Any other line begins anew, and at first sheds nothing.
+MAX_CODEL_LINES: Final = 10_000
 
 
 class AdmissionControl:
@@ -252,7 +254,7 @@ class LineCodel:
         """
         self._new_codel = new_codel
         self._lock = new_lock()
-        self._lines: dict[Line, Codel] = {}
+        self._lines: OrderedDict[Line, Codel] = OrderedDict()
 
     @property
     def has_one_line(self) -> bool:
@@ -266,13 +268,20 @@ class LineCodel:
             return False
         line = Line(task.priority, task.group)
         with self._lock:
-            codel = self._lines.get(line)
-            if codel is None:
-                codel = self._lines[line] = self._new_codel()
-            return codel.sheds(now, now - task.created)
+            return self._codel_of(line).sheds(now, now - task.created)
+
+    def _codel_of(self, line: Line) -> Codel:
+        """Return the CoDel of a line, and forget that of the line which was served longest ago."""
+        codel = self._lines.get(line)
+        if codel is None:
+            codel = self._lines[line] = self._new_codel()
+        self._lines.move_to_end(line)
+        if len(self._lines) > MAX_CODEL_LINES:
+            self._lines.popitem(last=False)
+        return codel
 
     def sheds_behind(self, task: Task, now: float) -> bool:
         """Return whether to shed a task that waits in a line where a task was shed at `now` (seconds)."""
         with self._lock:
-            codel = self._lines[Line(task.priority, task.group)]
+            codel = self._codel_of(Line(task.priority, task.group))
         return task.attempts == 0 and codel.sheds_behind(now, now - task.created)
