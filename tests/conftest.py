@@ -26,7 +26,7 @@ from freshq.stores.base import Store
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
-from tests.support.cached_constants import clean_names_once, read_models_once
+from tests.support.cached_constants import answer_boto_only, clean_names_once, read_models_once
 from tests.support.dynamodb_double import DynamoDBDouble, Tables
 
 # No test may reach an account, so these credentials belong to none.
@@ -54,6 +54,7 @@ pytest_plugins = [
 ]
 read_models_once()
 clean_names_once()
+answer_boto_only()
 # A busy machine may stall any example; Hypothesis would call that a failure.
 if settings.get_current_profile_name() == "default":
     settings.register_profile("patient", deadline=None)
@@ -428,7 +429,8 @@ def account_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[DynamoDBClient]:
     # An address of its own, by which the process knows the time of the tables.
     double.meta.endpoint_url = f"https://{uuid.uuid4().hex}.{REGION}.amazonaws.com"
     double.meta.region_name = REGION
-    double._get_credentials = get_session().get_credentials
+    # Few tests ask for them, and to make a session takes longer than most tests.
+    double._get_credentials = lambda: get_session().get_credentials()
     create = Session.create_client
 
     def create_client(session: Session, service_name: str, *arguments: Any, **options: Any) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 
 from botocore import useragent
 from botocore.loaders import JSONFileLoader, Loader
+from moto.core import models
 
 _load_file = JSONFileLoader.load_file
 _list_services = Loader.list_available_services
@@ -34,3 +35,8 @@ def clean_names_once() -> None:
     """Clean each part of the user agent once: that is a twelfth of the processor time of a client's call."""
     cleaned = cache(useragent.sanitize_user_agent_string_component)
     setattr(useragent, "sanitize_user_agent_string_component", cleaned)  # noqa: B010 - mypy allows this
+
+
+def answer_boto_only() -> None:
+    """Let moto's mock register nothing for the package requests: that is most of the time of its start."""
+    setattr(models, "RESPONSES_METHODS", [])  # noqa: B010 - mypy allows this
