@@ -739,7 +739,7 @@ class TestRegistration:
 
     def test_a_transaction_is_refused(self, tmp_path: Path) -> None:
         queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db")
-        with refused("runner"):
+        with refused("transaction"):
             Worker(queue, Batched().handlers, transaction=True)
         queue.close()
 

@@ -192,6 +192,7 @@ class RunHandle:
     """State shared by the function that runs a task and its worker. Both may use it at any time.
 
     Attributes:
+        is_leased: Whether the run has a lease, whose renewals keep its progress.
         reported: The last report; None if there is none.
         why_cancelled: Why the run should stop; None while it should continue.
         lost: Why its claim no longer holds the task; None while the claim is not known to be lost.
@@ -204,11 +205,12 @@ class RunHandle:
     """
 
     __slots__ = (
-        *("backoff", "lost", "max_attempts", "overran", "raised", "reported", "shared_by", "units"),
-        "why_cancelled",
+        *("backoff", "is_leased", "lost", "max_attempts", "overran", "raised", "reported", "shared_by"),
+        *("units", "why_cancelled"),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_leased: bool = True) -> None:
+        self.is_leased = is_leased
         self.reported: Progress | None = None
         self.why_cancelled: str | None = None
         self.lost: LeaseLost | None = None
@@ -554,7 +556,7 @@ class Task(_Beside, Generic[PayloadT]):
         """
         reported = checked_progress(fraction, step)
         handle = handle_of(self)
-        if handle is None:
+        if handle is None or not handle.is_leased:
             msg = (
                 f"task {self.task_id!r}: it is not run under a lease here, so its progress cannot be kept; "
                 "report it from the function that a worker calls, or use extend(claim, ..., progress=...)"

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
+    from freshq.model.codec import Codec
     from freshq.model.task import Task
 
 # The transactions that this code runs inside; some may have ended.
@@ -24,6 +25,7 @@ class HeldTask:
     Attributes:
         task: The task, as if it had been claimed.
         connection: Its transaction. Writes through it are committed with the task, or not at all.
+        codec: Encodes the result, instead of the queue's codec.
         result: Set it to keep a JSON value with the task.
         settled: The completed task; None while it is held, and if the attempt failed.
         failed: The task after a failed attempt; None while it is held, and if that could not be stored.
@@ -41,6 +43,7 @@ class HeldTask:
     def __init__(self, task: Task, connection: sa.Connection) -> None:
         self.task = task
         self.connection = connection
+        self.codec: Codec | None = None
         self.result: Any = None
         self.settled: Task | None = None
         self.failed: Task | None = None

@@ -36,7 +36,7 @@ from freshq.policy.retry import QUEUES, Backoff
 from freshq.queue.base import blocking_queue
 from freshq.worker.batches import BatchInput, checked_batch, only_answer
 from freshq.worker.executor import OwnLoop, result_of, started_on
-from freshq.worker.runner import CoroutineRunner, hint, imported, is_async
+from freshq.worker.runner import NEEDS_TRANSACTION, CoroutineRunner, hint, imported, is_async
 from freshq.worker.signatures import (
     MAX_PARAMETERS,
     Signature,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from freshq.policy.value import Decay
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
-    from freshq.stores.base import OnConflict
+    from freshq.stores.base import Connection, OnConflict
     from freshq.worker.batches import BatchBy, BatchOptions
 
     # Takes `call`, which runs everything inside it, and the task, or the tasks of a batch; returns the result
@@ -186,6 +186,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
     Attributes:
         kind: The kind.
         function: The function.
+        connection: Its parameter for the connection of a transaction; None if it has none.
     """
 
     def __init__(
@@ -220,6 +221,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         self.is_async = self._awaits_function or any(map(is_async, handlers.middleware))
         signature = Signature(kind, function, handlers.provided, many=batch is not None)
         self._provided = signature.provided(is_async=self.is_async)
+        self.connection = signature.connection
         self._takes_payload = len(signature.own) == MAX_PARAMETERS
         self._types_task = signature.payload_of_task is not None
         payload = signature.payload()
@@ -313,14 +315,19 @@ class Handler(Generic[PayloadT, ReturnT_co]):
     ) -> ResultT: ...
 
     @overload
-    def call(self, payload: PayloadT, task: Task | None = None) -> ReturnT_co: ...
+    def call(
+        self, payload: PayloadT, task: Task | None = None, *, connection: Connection | None = None
+    ) -> ReturnT_co: ...
 
-    def call(self, payload: PayloadT, task: Task | None = None) -> Any:
+    def call(
+        self, payload: PayloadT, task: Task | None = None, *, connection: Connection | None = None
+    ) -> Any:
         """Run the function as a worker does, middleware and provided arguments included, for tests.
 
         Args:
             payload: The payload; the function gets it as a store returns it.
             task: The task to run, with other attributes; None for one at its first attempt.
+            connection: The connection that it gets, if it takes that of a transaction.
 
         Returns:
             The result of the function, even of an `async def`, which runs in another thread.
@@ -346,7 +353,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             )
         task = _with_payload(task, stored)
         if not self.is_async:
-            return self.run(task)
+            return self.run(task, connection)
         return result_of(started_on(self._loop.get, partial(self.run_async, task)))
 
     def check(self, stored: Any) -> None:
@@ -414,16 +421,22 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         call = self._wrapped(self._called_async, lambda: batch.arguments, batch.arguments[0])
         return batch.answers(await _limited(call, self.max_run_seconds))
 
-    def run(self, task: Task) -> Any:
+    def run(self, task: Task, connection: Connection | None = None) -> Any:
         """Run a task in this thread; of a batch handler, as a batch of one.
+
+        Args:
+            task: The task.
+            connection: The connection of the transaction that holds it; None under a lease.
 
         Raises:
             Reject: If the payload does not fit.
+            ValueError: If the function needs a connection, and there is none.
         """
         if self.batch is not None:
             return only_answer(self.run_batch([task]))
         self.rule(task)
-        return self._wrapped(self._called, partial(self._arguments, task), task)()
+        called = partial(self._called, connection=connection)
+        return self._wrapped(called, partial(self._arguments, task), task)()
 
     async def run_async(self, task: Task) -> Any:
         """Run a task in this coroutine.
@@ -447,15 +460,19 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             call = partial(_awaited, around, call, given) if self.is_async else partial(around, call, given)
         return call
 
-    def _called(self, arguments: Arguments) -> Any:
+    def _called(self, arguments: Arguments, connection: Connection | None = None) -> Any:
         fitting = arguments()
+        given: dict[str, Any] = {}
+        if self.connection is not None:
+            if connection is None:
+                msg = f"handler of {quoted(self.kind)}: {NEEDS_TRANSACTION}"
+                raise ValueError(msg)
+            given[self.connection] = connection
         if not self._provided:
-            return self.function(*fitting)
+            return self.function(*fitting, **given)
         with ExitStack() as stack:
-            given = {
-                name: stack.enter_context(cast("AbstractContextManager[Any]", provider.open()))
-                for name, provider in self._provided.items()
-            }
+            for name, provider in self._provided.items():
+                given[name] = stack.enter_context(cast("AbstractContextManager[Any]", provider.open()))
             return self.function(*fitting, **given)
 
     async def _called_async(self, arguments: Arguments) -> Any:
@@ -581,7 +598,8 @@ class Handlers(CoroutineRunner):
     A function takes the task, or the task and its payload. The annotation of the second parameter is the
     type of the payload: a pydantic model, a dataclass, or any type that pydantic knows. A payload that does
     not fit makes a dead letter. Functions may be `async def`: all of them share one event loop, in a separate
-    thread.
+    thread. In a worker with `transaction`, a parameter after the payload whose type is
+    `sqlalchemy.Connection` gets the connection of the transaction.
 
     Attributes:
         codec: Decodes payloads and encodes results.
@@ -740,20 +758,26 @@ class Handlers(CoroutineRunner):
     def kinds(self) -> list[str]:
         return sorted(self._handlers)
 
+    @property
     @override
-    def __call__(self, task: Task) -> Any:
+    def connected_kinds(self) -> list[str]:
+        return sorted(kind for kind, each in self._handlers.items() if each.connection is not None)
+
+    @override
+    def __call__(self, task: Task, connection: Connection | None = None) -> Any:
         """Run a task, as `Worker` calls its runner.
 
         Raises:
             UnknownKind: If no function has the task's kind, unless these handlers reject such tasks.
             Reject: If the payload does not fit, or its kind is unknown.
+            ValueError: If its function needs the connection of a transaction, and there is none.
         """
         if (coroutine := self.start(task)) is not None:
             return result_of(coroutine)
         handler = self._handlers.get(task.kind or "")
         if handler is None:
             raise self.unknown_kind(task) or Reject(self._unknown(task.kind))
-        return handler.run(task)
+        return handler.run(task, connection)
 
     def check(self, kind: str | None, payload: Any) -> None:
         """Check a payload in its stored form; a queue with `kinds=` these handlers does so at each put.

@@ -137,7 +137,8 @@ class WorkerConfig(BaseModel):
     transaction: bool = Field(
         default=False,
         description="Hold each task in a database transaction instead of a lease, and call the runner with "
-        "the task and the connection: its writes commit together with the task. SQL only.",
+        "the task and the connection: its writes commit together with the task. Handlers get it as a "
+        "parameter of type sqlalchemy.Connection. SQL only.",
     )
     observer: Observer | None = Field(
         None, description="Receives the events of the run. By default they go to the log."

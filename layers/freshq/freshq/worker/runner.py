@@ -55,6 +55,7 @@ Runner: TypeAlias = Callable[[Task], Any]
 # Takes also the SQLAlchemy connection of the transaction that holds the task.
 TransactionRunner: TypeAlias = "Callable[[Task, Connection], Any]"
 
+NEEDS_TRANSACTION: Final = "takes the connection of a transaction; run it by a worker with `transaction`"
 # Name of the context variable of the module `decimal`.
 DECIMAL_CONTEXT: Final = "decimal_context"
 # Folders of this package and of Python: an error names the application's line that led there.
@@ -154,6 +155,11 @@ class CoroutineRunner(ABC):
         """The kinds of the tasks that it runs; None for any."""
         return None
 
+    @property
+    def connected_kinds(self) -> list[str]:
+        """The kinds whose functions take the connection of the transaction that holds their task."""
+        return []
+
     @abstractmethod
     def __call__(self, task: Task) -> Any:
         """Run a task to its end, in this thread."""
@@ -243,6 +249,11 @@ class DelegatingRunner(CoroutineRunner):
     def kinds(self) -> list[str] | None:
         return self._runner.kinds
 
+    @property
+    @override
+    def connected_kinds(self) -> list[str]:
+        return self._runner.connected_kinds
+
     @override
     def unknown_kind(self, task: Task) -> Busy | None:
         return self._runner.unknown_kind(task)
@@ -310,8 +321,10 @@ def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
 
     Raises:
         ValueError: If it is not callable, is a class, cannot take its arguments, or is `async def`, whose
-            coroutine nobody would await.
+            coroutine nobody would await; or if its handlers need a transaction, or cannot run in one.
     """
+    if isinstance(runner, CoroutineRunner):
+        check_handlers(runner, transaction=transaction)
     takes = "a task and a connection" if transaction else "a task"
     if not callable(runner):
         msg = f"runner: must be a function that takes {takes}, got {type(runner).__name__}"
@@ -335,6 +348,20 @@ def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
         msg = f"runner: {problem}"
         raise ValueError(msg)
     return runner
+
+
+def check_handlers(runner: CoroutineRunner, *, transaction: bool) -> None:
+    """Check that handlers can run under a lease, or in a transaction.
+
+    Raises:
+        ValueError: If one cannot.
+    """
+    if transaction and runner.batch_rules:
+        msg = f"transaction: not with batch handlers, such as the one of {quoted(min(runner.batch_rules))}: "
+        raise ValueError(msg + "each task has a transaction of its own")
+    if runner.connected_kinds and not transaction:
+        msg = f"handler of {quoted(runner.connected_kinds[0])}: {NEEDS_TRANSACTION}"
+        raise ValueError(msg)
 
 
 def misses_task(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> str | None:
@@ -496,8 +523,8 @@ class InstrumentedCoroutines(DelegatingRunner):
         self._telemetry = telemetry
 
     @override
-    def __call__(self, task: Task) -> Any:
-        return _run(self._runner, self._telemetry, self._contexts, task)
+    def __call__(self, task: Task, *connection: object) -> Any:
+        return _run(self._runner, self._telemetry, self._contexts, task, *connection)
 
     @override
     def has_coroutine(self, task: Task) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, cast, get_args, get_origin
 
 from freshq.errors import quoted
 from freshq.model.task import Task
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     Opened: TypeAlias = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
 
+T = TypeVar("T")
 # A handler takes the task, and its payload if it has a second parameter.
 MAX_PARAMETERS: Final = 2
 # Annotations of a parameter that gets a list.
@@ -107,6 +109,7 @@ class Signature:
     Attributes:
         own: The parameters for the task and its payload; with batches, for the lists of them.
         payload_of_task: The type in the annotation `Task[...]`; None if there is none.
+        connection: The parameter that gets the connection of a transaction; None if there is none.
     """
 
     def __init__(
@@ -125,10 +128,13 @@ class Signature:
         """
         self._name, self._function, self._many = f"handler of {quoted(kind)}", function, many
         parameters = list(inspect.signature(function).parameters.values())
-        opened = {each.name: _provider_for(function, each, provided) for each in parameters[1:] if provided}
-        self._provided = {name: provider for name, provider in opened.items() if provider is not None}
-        self.own = _positional([each for each in parameters if each.name not in self._provided])
-        problem = _problem_of(function, self.own, provides=bool(self._provided), many=many)
+        types = {each.name: _type_to_provide(function, each) for each in parameters[1:]}
+        self._provided = _of_types(provided, types)
+        others = {name: each for name, each in types.items() if name not in self._provided}
+        self.connection = next(iter(_of_types({_connection_type(): True}, others)), None)
+        filled = {*self._provided, self.connection}
+        self.own = _positional([each for each in parameters if each.name not in filled])
+        problem = _problem_of(function, self.own, provides=filled != {None}, many=many)
         if problem is not None:
             msg = f"{self._name}: {problem}"
             raise ValueError(msg)
@@ -146,8 +152,13 @@ class Signature:
         """Return the providers of the other arguments, by name.
 
         Raises:
-            ValueError: If one is async and the handler is not.
+            ValueError: If one is async and the handler is not; or if the handler takes a transaction's
+                connection and is async, or takes a batch.
         """
+        if self.connection is not None and (is_async or self._many):
+            how = "takes a batch" if self._many else "is async, or its middleware is"
+            msg = f"{self._name}: {how}, but the connection of a transaction is for one task in one thread"
+            raise ValueError(msg)
         for name, provider in self._provided.items():
             if provider.is_async and not is_async:
                 msg = f"{self._name}: is not async, but the provider of {name!r} is"
@@ -211,17 +222,24 @@ def _positional(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
     return parameters
 
 
-def _provider_for(
-    function: Callable[..., Any], parameter: inspect.Parameter, provided: Mapping[type, Provider]
-) -> Provider | None:
+def _type_to_provide(function: Callable[..., Any], parameter: inspect.Parameter) -> Hashable:
+    """Return the type of a parameter, by which it may be provided; None if it cannot be."""
     try:
         annotation = hint(function, parameter.name, parameter.annotation)
     except Exception:  # noqa: BLE001 - for the payload's parameter, it is raised later
         return None
     is_hashable = isinstance(annotation, Hashable)
-    return (
-        provided.get(annotation) if is_hashable and parameter.kind is not parameter.POSITIONAL_ONLY else None
-    )
+    return annotation if is_hashable and parameter.kind is not parameter.POSITIONAL_ONLY else None
+
+
+def _of_types(given: Mapping[Any, T], types: Mapping[str, Hashable]) -> dict[str, T]:
+    """Return what is given for the types of parameters, by their names."""
+    return {name: given[each] for name, each in types.items() if each is not None and each in given}
+
+
+def _connection_type() -> Hashable:
+    """Return the class of a transaction's connection; None while no annotation can name it."""
+    return getattr(sys.modules.get("sqlalchemy"), "Connection", None)
 
 
 def element_type(annotation: Any) -> Any:

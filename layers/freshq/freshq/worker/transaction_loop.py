@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from freshq.errors import StoreError
 from freshq.model.answers import Busy, Reject, Retry, RunnerExit, UnknownKind, busy_of, error_text
-from freshq.model.task import TaskStatus
+from freshq.model.task import RunHandle, TaskStatus, give_handle
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
 from freshq.worker.run import in_thread, is_shortage
@@ -21,6 +21,7 @@ from freshq.worker.settle import noted_failure
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from freshq.model.codec import Codec
     from freshq.model.task import Task
     from freshq.queue.base import BaseQueue
     from freshq.stores.held import HeldTask
@@ -94,10 +95,21 @@ class TransactionLoop(WorkLoop):
         config: WorkerConfig,
         limits: StartLimits,
         end_request: EndRequest,
+        codec: Codec,
     ) -> None:
-        """Start nothing yet; the arguments besides the runner are the arguments of `WorkLoop`."""
+        """Start nothing yet.
+
+        Args:
+            queue: The queue, and further arguments of `WorkLoop`.
+            runner: Runs a task with the connection of its transaction.
+            config: As in `WorkLoop`.
+            limits: As in `WorkLoop`.
+            end_request: As in `WorkLoop`.
+            codec: Encodes results.
+        """
         super().__init__(queue, config, limits, end_request)
         self._runner = runner
+        self._codec = codec
         self._threads: list[_TransactionThread] = []
         self._found_nothing = False
         self._outage: BaseException | None = None
@@ -238,6 +250,8 @@ class TransactionLoop(WorkLoop):
             raise thread.raised
         self._end_request.wake.set()
         self._feedback.claimed([held.as_claim()])
+        give_handle(held.task, RunHandle(is_leased=False))
+        held.codec = self._codec
         try:
             held.result = self._runner(held.task, held.connection)
         except (Busy, Reject, Retry) as outcome:

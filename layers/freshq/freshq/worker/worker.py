@@ -22,7 +22,14 @@ from freshq.worker.loop import EndRequest
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import RunReport, WorkerState, WorkerStatus, merged, together
 from freshq.worker.run import in_thread
-from freshq.worker.runner import CoroutineRunner, checked_runner, codec_of, instrumented, load_object
+from freshq.worker.runner import (
+    CoroutineRunner,
+    check_handlers,
+    checked_runner,
+    codec_of,
+    instrumented,
+    load_object,
+)
 from freshq.worker.transaction_loop import TransactionLoop
 
 if TYPE_CHECKING:
@@ -117,8 +124,10 @@ class Worker:
         """Return how tasks share calls, by kind.
 
         Raises:
-            ValueError: If the worker cannot run batches.
+            ValueError: If the worker cannot run batches, or other handlers.
         """
+        if isinstance(self._runner, CoroutineRunner):
+            check_handlers(self._runner, transaction=self._config.transaction)
         rules = batch_rules_of(self._runner)
         if rules and self._config.at_most_once:
             msg = f"at_most_once: not with batch handlers, such as the one of {quoted(min(rules))}; "
@@ -228,7 +237,7 @@ class Worker:
         runner: Any = instrumented(self._runner, self._queue.admin.config.telemetry)
         common = (self._queue, runner, self._config, self._limits, self._end_request)
         if self._config.transaction:
-            return TransactionLoop(*common)
+            return TransactionLoop(*common, self._codec)
         return LeaseLoop(*common, self._event_loop, self._codec)
 
     def serving(self, drain_seconds: float | None = None) -> AbstractAsyncContextManager[Self]:

@@ -19,7 +19,7 @@ from freshq.model.answers import Busy, Reject, Retry, ends_chain, error_text, ra
 from freshq.model.checks import checked_error
 from freshq.model.codec import encoded
 from freshq.model.lifecycle import claimed
-from freshq.model.task import TaskStatus, keep_clock
+from freshq.model.task import RunHandle, TaskStatus, handle_of, keep_clock
 from freshq.model.validation import result_and_text
 from freshq.stores.base import Conflict, Guard, LentConnection, Transactions
 from freshq.stores.held import HeldTask
@@ -121,7 +121,7 @@ class SqlTransactions(Transactions):
             try:
                 yield held
                 _refuse_ended(row)
-                result = encoded(context.codec, held.result, "result")
+                result = encoded(held.codec or context.codec, held.result, "result")
                 held.result, _text = result_and_text(result, row.task.payload)
             except Exception as error:  # any exception ends the attempt
                 block.close()
@@ -320,11 +320,22 @@ def _after(error: Exception, task: Task, context: SettlingContext, ended: str | 
         return lifecycle.released(task, now, task.seconds_left(now) or 0.0)
     if isinstance(error, Reject):
         return lifecycle.failed(task, now, reason)
+    if not isinstance(error, Retry):
+        reason = checked_error(ended or f"{type(error).__name__}: {error_text(error)}")
+    return _retried(error, task, context, reason)
+
+
+def _retried(error: Exception, task: Task, context: SettlingContext, reason: str | None) -> Task:
+    """Return the next version of a task that may be tried again, by what the handler of its kind says."""
+    of_kind, uniform = handle_of(task) or RunHandle(), context.uniform()
     if isinstance(error, Retry):
-        return lifecycle.retried(task, now, reason, error.delay_seconds, context.uniform())
-    reason = checked_error(ended or f"{type(error).__name__}: {error_text(error)}")
-    told = traceback_text(raised_in_run(error))
-    return lifecycle.retried(task, now, reason, None, context.uniform(), traceback=told)
+        delay_seconds, told = error.delay_seconds, None
+    else:
+        delay_seconds, told = None, traceback_text(raised_in_run(error))
+    if delay_seconds is None and of_kind.backoff is not None:
+        delay_seconds = of_kind.backoff.delay_seconds(task.attempts, uniform)
+    after, limit = (task, context.now(), reason, delay_seconds, uniform), of_kind.max_attempts
+    return context.lifecycle.retried(*after, traceback=told, max_attempts=limit)
 
 
 def runner_of(given: Any, dialect: str) -> Runner:
