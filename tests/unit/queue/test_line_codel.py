@@ -38,4 +38,3 @@ def test_of_too_many_lines_those_served_last_are_kept(monkeypatch: pytest.Monkey
     assert not sheds(codel, "third", now + 1)
     assert sheds_behind(codel, "first", now + 1)
     assert not sheds_behind(codel, "second", now + 1)  # it begins anew
-    assert not sheds_behind(codel, "first", now + 1)
