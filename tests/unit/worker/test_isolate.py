@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 from unittest.mock import Mock
 
@@ -682,7 +683,10 @@ def test_handlers_are_found_by_their_module_and_name() -> None:
         pickle.dumps(Handlers())
 
 
-def test_the_main_module_is_imported_under_either_name() -> None:
+def test_the_main_module_is_imported_under_either_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    program: Any = ModuleType("__main__")
+    program.__file__ = "/shop/work.py"
+    monkeypatch.setitem(sys.modules, "__main__", program)
     of_main, of_child, of_module = (
         isolate._setup(name).main for name in (b"__main__", b"__mp_main__", b"app")
     )
