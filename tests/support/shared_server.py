@@ -13,6 +13,8 @@ from types_boto3_dynamodb import DynamoDBClient
 
 SERVERS: Final = pytest.StashKey[ExitStack]()
 CLIENT: Final = pytest.StashKey[DynamoDBClient]()
+AGAIN_SECONDS: Final = 0.5
+MAX_ATTEMPTS: Final = 10
 # Tables with a stream that the running test created. While they exist, each addition or deletion of an index
 # takes DynamoDB Local more than a second longer per table.
 _streamed: Final[list[str]] = []
@@ -44,6 +46,9 @@ def dynamodb_local(
         pytest.skip(str(missing))
     client = client_of(address)
     client.meta.events.register("after-call.dynamodb.CreateTable", _note_stream)
+    again: Any = _again_after_failure  # its answer counts, whatever the types say
+    for change in ("UpdateTable", "DeleteTable"):
+        client.meta.events.register(f"needs-retry.dynamodb.{change}", again)
     request.config.stash[CLIENT] = client
     return client
 
@@ -52,6 +57,15 @@ def _note_stream(parsed: Any, **_call: object) -> None:
     described = parsed.get("TableDescription", {})
     if described.get("StreamSpecification", {}).get("StreamEnabled"):
         _streamed.append(described["TableName"])
+
+
+def _again_after_failure(response: Any, attempts: int, **_call: object) -> float | None:
+    """Return after how many seconds to change a table again; None if that is not needed.
+
+    DynamoDB Local sometimes fails while other processes change tables, too.
+    """
+    code = None if response is None else response[1].get("Error", {}).get("Code")
+    return AGAIN_SECONDS if code == "InternalFailure" and attempts < MAX_ATTEMPTS else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
