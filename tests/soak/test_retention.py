@@ -27,7 +27,8 @@ def deleted(engine: sa.Engine) -> Iterator[list[int]]:
     found: list[int] = []
 
     def note(_connection: Any, cursor: Any, statement: str, *_others: Any) -> None:
-        if statement.startswith(("DELETE FROM tasks ", "DELETE tasks FROM ")):
+        text = " ".join(statement.replace("`", "").split())
+        if text.startswith(("DELETE FROM tasks ", "DELETE tasks FROM ")):
             found.append(cursor.rowcount)
 
     sa.event.listen(engine, "after_cursor_execute", note)

@@ -319,6 +319,28 @@ def test_a_child_does_not_end_a_transaction_of_its_parent(engine: sa.Engine) -> 
         assert (queue.stats().success, queue.stats().pending) == (1, 1)
 
 
+def test_a_child_that_fails_in_a_transaction_of_its_parent_counts_no_attempt(engine: sa.Engine) -> None:
+    child = 0
+    with closing(Queue.sql(engine.url.render_as_string(hide_password=False))) as queue:
+        queue.put("held", task_id="a")
+        try:
+            with queue.transaction() as held:
+                assert held is not None
+                child = os.fork()
+                assert child, "a failure in the child"
+                assert exit_code(child) == REFUSED
+        except AssertionError:
+            if child:
+                raise
+            os._exit(REFUSED)
+        finally:
+            if not child:
+                os._exit(1)
+        task = queue.get("a")
+        assert task is not None
+        assert (task.status, task.attempts) == ("SUCCESS", 1)
+
+
 def run_program(path: str) -> None:
     exec(compile(Path(path).read_text(), path, "exec"), {})
 

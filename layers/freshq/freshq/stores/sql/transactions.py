@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -63,12 +64,14 @@ class _LockedRow:
         connection: The connection of the transaction.
         task: The task as a claim would return it.
         guard: Condition that the row must still meet.
+        process_id: The process that locked it.
     """
 
     transaction: ExitStack
     connection: sa.Connection
     task: Task
     guard: Guard
+    process_id: int = field(default_factory=os.getpid)
 
 
 class SqlTransactions(Transactions):
@@ -151,7 +154,8 @@ class SqlTransactions(Transactions):
                 yield
         except StoreError as error:
             held.settled = None
-            if isinstance(error, Unreachable | Throttled):
+            # Of a transaction of the parent process, a child stores nothing.
+            if isinstance(error, Unreachable | Throttled) or os.getpid() != row.process_id:
                 _roll_back(row.transaction, error)
                 self._note_lost(held, row, error, context)
             else:
@@ -220,6 +224,9 @@ class SqlTransactions(Transactions):
         Returns:
             The stored task; None if storing failed.
         """
+        if os.getpid() != row.process_id:  # the attempt is the parent's
+            _roll_back(row.transaction, RuntimeError(failed.error))
+            return None
         try:
             if savepoint.is_active:
                 savepoint.rollback()
