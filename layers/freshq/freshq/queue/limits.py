@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 class GroupLimits:
     """The limits of the groups and kinds of one queue, for the verbs of one process. Thread-safe.
 
-    A store that counts what runs keeps them while it takes tasks. For any other store the processes count in
-    a shared record, and release what they took beyond a limit.
+    A store that counts what runs keeps them while it takes tasks. With any other store, the processes count
+    in a shared record, and release the tasks that they took beyond a limit.
 
     Attributes:
         brakes: How far providers have slowed the rates of the queue and its groups.
@@ -105,7 +105,7 @@ class GroupLimits:
             self._running.ended([task], self._now())
 
     def stopped_running(self, tasks: Sequence[Task]) -> None:
-        """Stop counting tasks as running that never ran, and return what was charged for them."""
+        """Stop counting tasks that never ran, and return the units that they were charged."""
         rules = self._rules()
         if rules.has_units:
             charged = tasks if self._running is None else filter(self._running.counts, tasks)

@@ -218,7 +218,7 @@ GZIP: Final = b"\x1f\x8b"
 # Days for which a stack's logs are kept, by stage, as in template.yaml.
 LOG_DAYS: Final = {"local": 1, "dev": 7}
 PROD_LOG_DAYS: Final = 90
-# How a finding says what became of the data in a place.
+# What a finding says of the data in a place, by its health.
 ERASED: Final = {
     Health.OK: "erased",
     Health.WARNING: "not reached",

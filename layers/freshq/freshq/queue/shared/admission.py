@@ -271,7 +271,7 @@ class LineCodel:
             return self._codel_of(line).sheds(now, now - task.created)
 
     def _codel_of(self, line: Line) -> Codel:
-        """Return the CoDel of a line, and forget that of the line which was served longest ago."""
+        """Return the CoDel of a line; if there are too many, forget the line that was served longest ago."""
         codel = self._lines.get(line)
         if codel is None:
             codel = self._lines[line] = self._new_codel()

@@ -452,7 +452,7 @@ class SharedRunning:
         self._queue = queue
         self._process = uuid.uuid4().hex[:12]
         self._lock = new_lock()
-        # Held while this process writes what it runs: what one thread adds, the next one must know.
+        # Held during a write of what runs here, so that each thread counts what the others have started.
         self._writing = new_lock()
         # How often what runs here has changed, and how much of that is written.
         self._changes = self._written = 0
