@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from freshq import Claim, Queue, Settlement, TaskStatus
-from freshq.queue.claim import with_fresh_leases
+from freshq.queue.filters import with_fresh_leases
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from freshq.stores.dynamodb.store import DynamoDBStore
 from tests.conftest import StoreUnderTest

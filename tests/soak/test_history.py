@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from freshq import Queue, Task, TaskStatus
-from freshq.queue import claim as claiming
+from freshq.queue import filters
 from freshq.queue.core import core_of
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
@@ -337,6 +337,6 @@ def test_leases_that_are_used_up_when_claims_return_are_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a queue that does not ensure fresh leases."""
-    monkeypatch.setattr(claiming, "with_fresh_leases", lambda core, claims, *_: (list(claims), core.now()))
+    monkeypatch.setattr(filters, "with_fresh_leases", lambda core, claims, *_: (list(claims), core.now()))
 
     assert "used-up lease" in rules_broken_on(Stingy(), tmp_path, lease_seconds=1.0, rounds=30)

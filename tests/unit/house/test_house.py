@@ -14,7 +14,7 @@ MAX_MODULE_LINES = 900
 MAX_DECISIONS = 40
 MAX_DECISION_WORDS = 14_000
 # If larger, modules split into fragments that nobody can read alone; if smaller, they grow too long.
-MAX_MODULES = {"layers/freshq/freshq": 222}
+MAX_MODULES = {"layers/freshq/freshq": 224}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -9,8 +9,8 @@ import pytest
 
 from freshq import Claim, LeaseLost, Queue
 from freshq.policy.groups import GroupRule, GroupRules
-from freshq.queue.claim import within_limits
 from freshq.queue.core import claim_request, core_of
+from freshq.queue.filters import within_limits
 from freshq.queue.shared.limits import RUNNING, Admission, SharedRunning
 from freshq.stores.memory import MemoryStore
 from tests.conftest import Clock

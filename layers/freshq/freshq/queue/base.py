@@ -8,6 +8,7 @@ from freshq.model.options import parse_options
 from freshq.queue.admin import Admin, Operating, Reading
 from freshq.queue.claim import Claiming
 from freshq.queue.core import Core
+from freshq.queue.hold import Holding
 from freshq.queue.put import Putting
 from freshq.queue.settle import Settling
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from freshq.stores.base import Store
 
 
-class BaseQueue(Reading, Operating, Settling, Claiming, Putting):
+class BaseQueue(Reading, Operating, Settling, Holding, Claiming, Putting):
     """A queue of tasks that lose value with age, on any store. Thread-safe.
 
     Invalid arguments raise ValueError before any write. A store that does not answer raises StoreError; it

@@ -6,29 +6,26 @@ import logging
 import math
 import time
 from collections import Counter
-from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import RefusedError, StoreError
+from freshq.errors import StoreError
 from freshq.model.answers import Claim, Claims, Waiting
 from freshq.model.checks import checked_count, checked_seconds
-from freshq.model.lifecycle import held_task
 from freshq.model.task import keep_clock
 from freshq.model.telemetry import ClaimSpan
-from freshq.policy.shedding import MAX_SHED_BEHIND, MAX_TAKES, ShedReason
-from freshq.queue.core import Verbs, claim_request, transactions_of
+from freshq.policy.shedding import MAX_TAKES
+from freshq.queue.core import Verbs, claim_request
+from freshq.queue.filters import fit_to_run, shed_late, within_limits
 from freshq.queue.lines import PLANNED_LINES, CountedClaim, LimitedClaim, OpenLines, place_in_line, planned
 from freshq.queue.polling import answer_of, poll_for_claims
-from freshq.queue.reading import first_to_expire, oldest_expiring, oldest_tasks, waiting
-from freshq.queue.shared.limits import NO_DELAYS
+from freshq.queue.reading import first_to_expire, oldest_expiring, waiting
 from freshq.queue.upkeep import SMALL_PORTION
-from freshq.stores.base import Guard
 from freshq.stores.lines import END, Choice, ClaimRequest, parse_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.model.task import Task
@@ -37,20 +34,9 @@ if TYPE_CHECKING:
     from freshq.queue.lines import Level, LineBook
     from freshq.queue.shared.admission import LineCodel
     from freshq.stores.base import Lines
-    from freshq.stores.held import HeldTask
     from freshq.stores.lines import Found, LimitedLines, LineReader, Stored
 
 logger = logging.getLogger(__name__)
-# Minimum part of its lease that a claim has left when it is returned.
-MIN_PART_LEFT: Final = 0.9
-# If one lease must be extended, so are leases with less than this part left.
-EXTENDED_PART: Final = 0.95
-# Rounds of extensions in one claim: while some leases are extended, others age.
-MAX_EXTENSIONS: Final = 2
-# Minimum time between two warnings of slow claims.
-WARNING_SECONDS: Final = 60.0
-# Maximum number of lines in which a claim sheds tasks behind a shed task.
-MAX_SHED_LINES: Final = 4
 # Looks for lines of one claim: once, and again if stale tasks were in the way.
 MAX_LOOKS: Final = 2
 # Calls that ask some lines of a level. The next one asks all lines that may have a task: any number may be
@@ -64,262 +50,6 @@ SECOND_PAGE_ROWS: Final = 50
 LOOKED_ROWS: Final = 1_000
 # Far more than one process can start; the lease record of a claim must fit into one item.
 MAX_CLAIM: Final = 1000
-
-
-def fit_to_run(core: Core, claims: list[Claim], lease_seconds: float, began: float) -> list[Claim]:
-    """Return the claims whose lease is fresh and whose deadline has not passed; give the others back.
-
-    Args:
-        core: The queue.
-        claims: The claims.
-        lease_seconds: Length of the leases.
-        began: When the claim began, in seconds.
-
-    Returns:
-        The claims with at least `MIN_PART_LEFT` of their lease left, in the same order.
-
-    Raises:
-        StoreError: If the store did not answer, and no claim is fresh.
-    """
-    now = core.now()
-    while True:
-        if [claim for claim in claims if claim.lease_until < now + lease_seconds * MIN_PART_LEFT - 1e-6]:
-            claims, now = with_fresh_leases(core, claims, lease_seconds, began)
-        live_until = core.rules.lifecycle.live_until
-        stale = [claim for claim in claims if live_until(claim.task) <= now]
-        if not stale:
-            return claims
-        claims = [claim for claim in claims if live_until(claim.task) > now]
-        _give_back(core, stale)
-        now = core.now()  # giving back takes time
-
-
-def with_fresh_leases(
-    core: Core, claims: list[Claim], lease_seconds: float, began: float
-) -> tuple[list[Claim], float]:
-    """Extend leases that a slow claim has partly used up; give back the claims whose leases stay short.
-
-    Returns:
-        The other claims, and the time at which their leases were fresh, in seconds.
-    """
-    least_seconds = lease_seconds * MIN_PART_LEFT
-    held = {_key(claim): claim for claim in claims}
-    for _ in range(MAX_EXTENSIONS):
-        if not _aged(held.values(), core.now() + least_seconds):
-            break
-        _extend_aged(core, held, lease_seconds)
-    now, extended = core.now(), len(held)
-    while short := _aged(held.values(), now + least_seconds):
-        _give_back(core, [held.pop(_key(claim)) for claim in short])
-        now = core.now()  # giving back takes time
-    if len(held) < extended or not held:
-        _warn_of_slow_claim(core, len(claims) - len(held), lease_seconds, began, now)
-    return [held[key] for key in map(_key, claims) if key in held], now
-
-
-def _warn_of_slow_claim(core: Core, lost: int, lease_seconds: float, began: float, now: float) -> None:
-    """Warn, at most once a minute, that a claim was too slow to keep the leases of all its tasks."""
-    if 0 <= now - core.warned_of_slow_claim_at < WARNING_SECONDS:
-        return
-    core.warned_of_slow_claim_at = now
-    logger.warning(
-        "queue %r: a claim took %.3g s, too long for lease_seconds=%g, and gave up %d of its tasks; "
-        "set lease_seconds to %d or more, claim fewer tasks at a time, or find out why the store is slow",
-        core.name,
-        now - began,
-        lease_seconds,
-        lost,
-        max(1, math.ceil((now - began) / (1 - MIN_PART_LEFT) - 1e-6)),
-    )
-
-
-def _extend_aged(core: Core, held: dict[tuple[str, str], Claim], lease_seconds: float) -> None:
-    """Extend aged leases; drop the claims whose lease could not be extended."""
-    aged = _aged(held.values(), core.now() + lease_seconds * EXTENDED_PART)
-    for claim in aged:
-        del held[_key(claim)]
-    try:
-        held |= {_key(claim): claim for claim in extended_together(core, aged, lease_seconds)}
-    except StoreError:
-        if not held:
-            raise
-        logger.warning("the leases of %d claims could not be extended", len(aged), exc_info=True)
-
-
-def _key(claim: Claim) -> tuple[str, str]:
-    # A slow claim may lose a task and take it again, under another token.
-    return claim.task.task_id, claim.token
-
-
-def _aged(claims: Iterable[Claim], until: float) -> list[Claim]:
-    """Return the claims whose lease ends before a time; times are whole microseconds."""
-    return [claim for claim in claims if claim.lease_until < until - 1e-6]
-
-
-def extended_together(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list[Claim]:
-    """Return the claims that are still held, their leases counted from now."""
-    now = core.now()
-    lease_until = round(now + lease_seconds, 6)
-    changes = [
-        (core.rules.lifecycle.extended(held_task(claim), now, lease_until), Guard.unchanged(held_task(claim)))
-        for claim in claims
-    ]
-    stored = core.store.replace_many(changes)
-    extended = [
-        (claim, new)
-        for claim, task in zip(claims, stored, strict=True)
-        if (new := task or _extended_alone(core, claim, now, lease_until)) is not None
-    ]
-    core.limits.extended([new for _claim, new in extended], now)
-    lapsed = [new for claim, new in extended if core.limits.lapsed(claim.task)]
-    _give_back(core, list(map(Claim.of, lapsed)))
-    return [Claim.of(new) for _claim, new in extended if new not in lapsed]
-
-
-def _extended_alone(core: Core, claim: Claim, now: float, lease_until: float) -> Task | None:
-    """Extend a lease whose row was changed or locked in between; return None if that fails."""
-    try:
-        return core.extend(claim, now, lease_until)
-    except RefusedError:  # another process has the task
-        return None
-    except StoreError:
-        logger.warning("the lease of task %s could not be extended", claim.task.task_id, exc_info=True)
-        return None
-
-
-def _give_back(core: Core, claims: Sequence[Claim], delays: Mapping[str, float] = NO_DELAYS) -> None:
-    """Return tasks to their lines, some after delays; the stale ones are shed, and no attempt is counted."""
-    now, released = core.now(), core.rules.lifecycle.released
-    each = [
-        (held_task(claim), delays.get(claim.task.task_id, 0), Guard.held(claim.token)) for claim in claims
-    ]
-    releases = [(released(task, now, seconds), guard) for task, seconds, guard in each]
-    try:
-        if releases:
-            core.store.replace_many(releases)
-            core.schedulers.returned([claim.task for claim in claims])
-            core.limits.stopped_running([claim.task for claim in claims])
-    except StoreError:
-        logger.warning(
-            "queue %r: could not release %d tasks; each returns when its lease expires",
-            core.name,
-            len(claims),
-            exc_info=True,
-        )
-
-
-def _count_end(core: Core, work: HeldTask) -> None:
-    settled = work.settled or work.failed
-    if settled is None:
-        return
-    with core.later.beside():  # the transaction of another run may hold SQLite's only write lock
-        core.ended(work.as_claim(), settled, is_served=settled is work.settled)
-
-
-def refuse_limits(core: Core) -> None:
-    """Raise if groups have limits, which a transaction cannot keep.
-
-    Raises:
-        ValueError: If they do.
-    """
-    if core.rules.config.groups.has_limits:
-        msg = "groups: a transaction cannot keep the limits of groups, as others do not see what it holds; "
-        raise ValueError(msg + "claim under leases, or remove all limits")
-
-
-def within_limits(core: Core, request: ClaimRequest, room: GroupRoom, claims: list[Claim]) -> list[Claim]:
-    """Return the claims that the limits of groups and kinds admit; release the others.
-
-    Those whose kinds have no room are put off: the store shows no kinds, so the next claim would take them
-    again.
-
-    Args:
-        core: The queue.
-        request: The request of the claim, which learns when there is room again.
-        room: The room that the limits left when the claim began.
-        claims: What it took.
-
-    Raises:
-        StoreError: If the store did not answer; all were released.
-    """
-    try:
-        admission = core.limits.admitted(claims)
-    except StoreError:
-        _give_back(core, claims)
-        raise
-    put_off = admission.put_off
-    _give_back(core, [claim for claim in claims if claim not in admission.claims], put_off)
-    if put_off:
-        core.upkeep.delayed()
-    request.room_in_seconds = min(room.wait_seconds, admission.wait_seconds)
-    request.search_incomplete |= bool(put_off)
-    return admission.claims
-
-
-def shed_late(core: Core, codel: LineCodel, to_shed: Sequence[Claim]) -> float:
-    """Shed claimed tasks that waited too long, and late tasks behind them, in one batch of writes.
-
-    A claimed task that cannot be shed is recovered when its lease expires.
-
-    Args:
-        core: The queue.
-        codel: Its CoDel.
-        to_shed: The claims to shed; one or more.
-
-    Returns:
-        The longest wait in seconds of the tasks that the claim may take next; infinite if no task to shed is
-        left.
-    """
-    now = core.now()
-    oldest = _oldest_behind(core, to_shed, now)
-    late = [task for task in oldest if codel.sheds_behind(task, now)]
-    _store_as_shed(core, to_shed, late, now)
-    complete = oldest and len(oldest) < MAX_SHED_BEHIND and codel.has_one_line
-    return math.inf if complete else _longest_wait_seconds(core)
-
-
-def _oldest_behind(core: Core, to_shed: Sequence[Claim], now: float) -> list[Task]:
-    """Return the oldest tasks in the lines of shed tasks; none if they cannot be read."""
-    level = to_shed[0].task.priority
-    groups = dict.fromkeys(claim.task.group for claim in to_shed if claim.task.priority == level)
-    # CoDel does not shed tasks that the reserve keeps from claims.
-    reserve_seconds = core.rules.reserve.seconds(lambda: now)
-    created_after = now - core.rules.stale_after_seconds + reserve_seconds
-    some = [*groups][:MAX_SHED_LINES]
-    try:
-        oldest = oldest_tasks(core.store, core.name, now, created_after, MAX_SHED_BEHIND, some, level)
-    except StoreError:
-        logger.warning("queue %r: could not read what else waited too long", core.name, exc_info=True)
-        return []
-    return [task for task in oldest if task.stale_at > now + reserve_seconds]
-
-
-def _store_as_shed(core: Core, to_shed: Sequence[Claim], late: Sequence[Task], now: float) -> None:
-    life = core.rules.lifecycle
-    changes = [
-        (life.shed_claimed(held_task(claim), now, ShedReason.CODEL), Guard.held(claim.token))
-        for claim in to_shed
-    ]
-    changes += [(life.shed(task, now, ShedReason.CODEL), Guard.unchanged(task)) for task in late]
-    stored: Sequence[Task | None] = []
-    problem = None
-    try:
-        stored = core.store.replace_many(changes)
-    except StoreError as error:
-        problem = error
-    core.limits.stopped_running([claim.task for claim in to_shed])
-    lost = len(to_shed) - sum(task is not None for task in stored[: len(to_shed)])
-    if lost:
-        logger.warning(
-            "%d tasks could not be shed; each returns when its lease expires", lost, exc_info=problem
-        )
-    if shed := sum(task is not None for task in stored):
-        core.rules.meter.shed_early(now, ShedReason.CODEL, shed)
-
-
-def _longest_wait_seconds(core: Core) -> float:
-    rule = core.rules.config.codel
-    return math.inf if rule is None else rule.longest_wait_seconds
 
 
 def candidates(
@@ -592,32 +322,6 @@ def preview(book: LineBook, store: Lines, request: ClaimRequest) -> list[Task]:
     return store.look(request, look)
 
 
-class HeldSearch:
-    """The search of a transaction for a task to hold; it sheds tasks that waited too long on the way."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        # The longest wait of the next candidates; infinite until a task was shed.
-        self._longest_wait_seconds = math.inf
-
-    def request(self) -> ClaimRequest:
-        """Return a request for one task; after tasks were shed, one that passes over others like them."""
-        return claim_request(self._core, 1, self._core.rules.config.lease_seconds, self._longest_wait_seconds)
-
-    def candidates(self, reader: LineReader, request: ClaimRequest) -> Iterator[Stored]:
-        """Yield the claimable tasks of all lines, best first."""
-        return candidates(reader, request, self._core.book.look(reader))
-
-    def shed_version(self, task: Task) -> Task | None:
-        """Return the shed version of a task that was just claimed; None if it should run."""
-        core, rules = self._core, self._core.rules
-        if rules.codel is None or not rules.codel.sheds(task, task.updated):
-            return None
-        self._longest_wait_seconds = _longest_wait_seconds(core)
-        rules.meter.shed_early(task.updated, ShedReason.CODEL, 1)
-        return rules.lifecycle.shed_claimed(task, task.updated, ShedReason.CODEL)
-
-
 def has_claimable(core: Core) -> bool:
     """Return whether claims would find a task now; delayed tasks do not count.
 
@@ -643,6 +347,25 @@ def checked_claim(core: Core, limit: int, lease_seconds: float | None) -> float:
     if lease_seconds is None:
         return core.rules.config.lease_seconds
     return checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+
+
+def note_skipped(core: Core, request: ClaimRequest, *, short: bool) -> None:
+    """Record live tasks that this claim would have taken without its reserve."""
+    reserve, seconds = core.rules.reserve, request.reserve_seconds
+    if request.saw_no_line:  # no task waits that it could have skipped
+        return
+    moment = request.moment()
+    found = not reserve.check_due(moment.now, seconds, short=short)  # by an earlier claim
+    if not found:
+        created_after = moment.now - request.max_age_seconds
+        store = core.store
+        until = moment.now + seconds
+        oldest = oldest_expiring(store, core.name, moment.now, created_after, until)
+        found = reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)
+        if found and short:
+            reserve.bound(first_to_expire(store, core.name, moment.now, created_after))
+    if found and short:
+        core.book.note_skipped()
 
 
 class Claiming(Verbs):
@@ -778,47 +501,6 @@ class Claiming(Verbs):
             kept.more = True
         return kept
 
-    @contextmanager
-    def transaction(self) -> Iterator[HeldTask | None]:
-        """Hold the next task in a database transaction, by the lock of its row. SQL only.
-
-        The writes of the block through the connection are committed together with the task's SUCCESS.
-        An exception rolls them back, is recorded as a failed attempt, and is raised again; Retry, Reject and
-        Busy instead end the attempt with their outcome. If the process dies, the task is claimable as before,
-        and the attempt is not counted.
-
-        Yields:
-            The task and the connection; None if nothing is claimable or the queue is paused.
-
-        Raises:
-            ValueError: If the queue is not in a SQL database.
-        """
-        core = self._core
-        transactions = transactions_of(core.store, "transaction")
-        core.begin_write()
-        refuse_limits(core)
-        if core.store.paused(self.name):
-            yield None
-            return
-        if core.upkeep.look_is_due(core.rules.config.lease_seconds, core.now()):
-            core.bring_in_due()
-        block = transactions.hold(search := HeldSearch(core), core)
-        work: HeldTask | None = None
-        try:
-            with ExitStack() as stack:
-                observer, span = self._core.observer, ClaimSpan(self.name)
-                with nullcontext() if observer is None else observer.claim(span), core.later.beside():
-                    work = stack.enter_context(block)
-                    span.claims = [] if work is None else [work.as_claim()]
-                yield work
-        finally:
-            if work is not None:
-                self._core.store.notifier.changed(self.name, [work.settled, work.failed])
-        if work is not None:
-            _count_end(core, work)
-        elif (request := search.request()).reserve_seconds:
-            self._note_skipped(request, short=True)
-
     def _take(self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf) -> Claims:
         core = self._core
         request = claim_request(core, limit, lease_seconds, longest_wait_seconds)
@@ -829,26 +511,8 @@ class Claiming(Verbs):
         if request.plan is not None:
             core.service.claimed(tasks, core.now(), lease_seconds)
         if request.reserve_seconds:
-            self._note_skipped(request, short=len(tasks) < limit)
+            note_skipped(core, request, short=len(tasks) < limit)
         claims = [Claim.of(task) for task in tasks]
         if request.room is not None:  # the store does not count what runs
             claims = within_limits(core, request, request.room, claims)
         return Claims(claims, more=request.search_incomplete, room_in_seconds=request.room_in_seconds)
-
-    def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
-        """Record live tasks that this claim would have taken without its reserve."""
-        reserve, seconds = self._core.rules.reserve, request.reserve_seconds
-        if request.saw_no_line:  # no task waits that it could have skipped
-            return
-        moment = request.moment()
-        found = not reserve.check_due(moment.now, seconds, short=short)  # by an earlier claim
-        if not found:
-            created_after = moment.now - request.max_age_seconds
-            store = self._core.store
-            until = moment.now + seconds
-            oldest = oldest_expiring(store, self.name, moment.now, created_after, until)
-            found = reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)
-            if found and short:
-                reserve.bound(first_to_expire(store, self.name, moment.now, created_after))
-        if found and short:
-            self._core.book.note_skipped()

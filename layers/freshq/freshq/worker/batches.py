@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.errors import StoreError, quoted
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.policy.batching import Batches, BatchRule, ExpectedTime, SlotUse
-from freshq.queue.claim import MAX_CLAIM, extended_together
+from freshq.queue.claim import MAX_CLAIM
 from freshq.queue.core import core_of
+from freshq.queue.filters import extended_together
 from freshq.worker.executor import result_of
 from freshq.worker.run import BatchRun
 from freshq.worker.runner import CoroutineRunner, is_async
