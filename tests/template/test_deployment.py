@@ -85,7 +85,8 @@ def test_the_hook_may_invoke_the_functions_and_report_and_nothing_else() -> None
     }
     invoked = re.findall(r"\$\{(\w+)Function\.Arn\}:\*", json.dumps(rights["InvokeNewVersions"]["Resource"]))
     assert sorted(invoked) == sorted(FUNCTIONS)
-    assert "${AWS::StackName}-*" in rights["Report"]["Resource"]["Fn::Sub"]
+    groups = rights["Report"]["Resource"]["Fn::Sub"]
+    assert groups.endswith("${AWS::AccountId}:deploymentgroup:*"), "a long name of a stack is cut"
 
 
 @pytest.mark.parametrize("alarm", OF_NEW_VERSIONS)

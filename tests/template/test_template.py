@@ -87,8 +87,8 @@ def of_type(kind: str) -> dict[str, dict[str, Any]]:
 
 
 NO_VALUE = {"Ref": "AWS::NoValue"}
-OWN_TABLE = {"HasOwnTable": True, "HasAttachRangeKey": False, "HasMatchArchive": False}
-ATTACHED = {"HasOwnTable": False, "HasAttachRangeKey": True, "HasMatchArchive": False}
+OWN_TABLE = {"HasOwnTable": True, "HasAttachRangeKey": False, "HasMatchArchive": False, "HasVpc": False}
+ATTACHED = {"HasOwnTable": False, "HasAttachRangeKey": True, "HasMatchArchive": False, "HasVpc": False}
 
 
 def under(conditions: dict[str, bool], value: Any) -> Any:
@@ -381,6 +381,15 @@ class TestRights:
             assert "*" not in json.dumps(statement["Action"])
             if statement["Resource"] == "*":
                 assert {action.split(":")[0] for action in statement["Action"]} == {"xray"}
+
+    @pytest.mark.parametrize("has_vpc", [False, True])
+    def test_the_worker_enters_a_vpc_by_its_role_alone(self, *, has_vpc: bool) -> None:
+        """A policy beside the role would be made together with the function, whose creation needs it."""
+        (policy,) = under(OWN_TABLE | {"HasVpc": has_vpc}, translated()["ProcessTasksRole"])["Properties"][
+            "Policies"
+        ]
+        assert ("ec2:CreateNetworkInterface" in json.dumps(policy)) is has_vpc
+        assert not of_type("AWS::IAM::Policy") | of_type("AWS::IAM::RolePolicy")
 
     def test_only_who_rings_may_publish_and_only_to_one_topic(self) -> None:
         topics = {
