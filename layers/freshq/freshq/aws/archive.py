@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 
     from types_boto3_firehose import FirehoseClient
 
+T = TypeVar("T")
 # Firehose bills every record as a multiple of 5 KB, which is about a dozen events.
 PACK_BYTES: Final = 5 * 1024
-# Service quota of PutRecordBatch.
+# Service quotas of PutRecordBatch, 500 records and 4 MiB. It refuses a larger batch as a whole, each time.
 BATCH_RECORDS: Final = 500
+BATCH_BYTES: Final = 4_000_000
 # The keys of a table of `MatchQueue`.
 MATCH_KEYS: Final = frozenset({"pk", "sk"})
 RETRY: Final = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.1, cap_seconds=2.0))
@@ -119,10 +122,8 @@ class Archive:
             StoreError: If the answer of Firehose does not match the request.
         """
         events, skipped, unreadable = self._read(records)
-        packs = list(packed(events))
         delivered = 0
-        for start in range(0, len(packs), BATCH_RECORDS):
-            batch = packs[start : start + BATCH_RECORDS]
+        for batch in grouped(packed(events), lambda pack: len(pack.data), BATCH_BYTES, BATCH_RECORDS):
             rejected = self._send(batch, seconds_left)
             accepted = batch if rejected is None else batch[: batch.index(rejected)]
             delivered += sum(pack.events for pack in accepted)
@@ -188,15 +189,24 @@ def packed(events: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Pack]:
     Args:
         events: Events, each with the sequence number of its change.
     """
-    lines: list[bytes] = []
-    first = ""
-    for sequence, event in events:
-        line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
-        if lines and sum(map(len, lines)) + len(line) > PACK_BYTES:
-            yield Pack(b"".join(lines), first, len(lines))
-            lines = []
-        if not lines:
-            first = sequence
-        lines.append(line)
-    if lines:
-        yield Pack(b"".join(lines), first, len(lines))
+    lines = (
+        (sequence, json.dumps(event, separators=(",", ":")).encode() + b"\n") for sequence, event in events
+    )
+    for pack in grouped(lines, lambda line: len(line[1]), PACK_BYTES):
+        yield Pack(b"".join(data for _sequence, data in pack), pack[0][0], len(pack))
+
+
+def grouped(
+    things: Iterable[T], size_bytes: Callable[[T], int], max_bytes: int, max_count: float = math.inf
+) -> Iterator[list[T]]:
+    """Yield things in groups of at most so many bytes and things; a single thing may have more bytes."""
+    group, group_bytes = list[T](), 0
+    for thing in things:
+        added = size_bytes(thing)
+        if group and (group_bytes + added > max_bytes or len(group) >= max_count):
+            yield group
+            group, group_bytes = [], 0
+        group.append(thing)
+        group_bytes += added
+    if group:
+        yield group
