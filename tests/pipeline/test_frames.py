@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from freshq import Queue
 from freshq_pipeline import BadInput, Grid, Options, replay, run, tables
 from freshq_pipeline.schemas import BY_DAY, TABLES
+from freshq_pipeline.spark.session import session_beside
 from tests.pipeline.recording import write_lines
 from tests.pipeline.two_days import two_days
 from tests.support.functions import PROJECT
@@ -31,8 +32,11 @@ def test_the_session_of_the_caller(
     # A session with settings with which the pipeline would fail or count days otherwise.
     mine = spark.newSession()
     settings = {"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.caseSensitive": "false"}
-    for name, value in settings.items():
+    skipping = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+    for name, value in (settings | dict.fromkeys(skipping, "true")).items():
         mine.conf.set(name, value)
+    own = session_beside(mine)
+    assert [own.conf.get(name) for name in skipping] == ["false", "false"], "a lost file would be no error"
     before = mine.conf.getAll
     first = run(mine, "events", "out")
     assert mine.conf.getAll == before

@@ -35,6 +35,9 @@ _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|(spark|k8s)://.+|local-clu
 _ALWAYS: Final = {
     # Local paths stay local, even if Hadoop's configuration names another file system.
     "fs.defaultFS": "file:///",
+    # A file that cannot be read ends a run; skipped, its tasks would be missing from the tables.
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",  # stream records have userIdentity in two casings
     "spark.sql.execution.arrow.pyspark.enabled": "true",
