@@ -284,6 +284,8 @@ class TestIds:
             (NUMBER, "nan", "not a number"),
             (NUMBER, "٣", "not a number"),
             (NUMBER, "1" * 39, "more digits"),
+            (NUMBER, "1" * 100_000, "more digits"),
+            (NUMBER, "1" * 100_000 + "x", "not a number"),
             (NUMBER, "1e126", "another size"),
             (NUMBER, "1e-131", "another size"),
             (NUMBER, "-1e125", "reserved"),

@@ -23,11 +23,14 @@ MAX_QUOTED_CHARS: Final = 60
 _ENOUGH: Final = MAX_QUOTED_CHARS + 1
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*(?::/+|//)", re.IGNORECASE)
 _AT: Final = re.compile("@|%40")
+# Each part before the value is bounded: otherwise the time of a search grows with the square of the text's
+# length. A value that follows a longer part is cut off anyway.
 _PASSWORD_OPTION: Final = re.compile(
-    r"((?:pass|pwd|secret|token|credential)\w*['\"]?\s*(?:=|:|%3d)).*", re.DOTALL | re.IGNORECASE
+    rf"((?:pass|pwd|secret|token|credential)\w{{0,{_ENOUGH}}}+['\"]?+\s{{0,{_ENOUGH}}}+(?:=|:|%3d)).*",
+    re.DOTALL | re.IGNORECASE,
 )
-# Does not match mail addresses, which are good ids.
-_MAY_BE_ADDRESS: Final = re.compile(rf"://|[^\w.+-].*@|{_PASSWORD_OPTION.pattern}", re.DOTALL | re.IGNORECASE)
+# Not in the name of a mail address.
+_NO_NAME: Final = re.compile(r"[^\w.+-]")
 # What to do about an address that a character of its user or password ended too early.
 ENCODED: Final = (
     "in its user and password, write %23 for '#', %3F for '?', %2F for '/', %40 for '@' and %3A for ':'"
@@ -54,12 +57,17 @@ def quoted(value: object) -> str:
     If it may be an address, or hold one, it is shown without secrets.
     """
     if isinstance(value, str):
-        return quoted_address(value) if _MAY_BE_ADDRESS.search(value) else _shortened(repr(value[:_ENOUGH]))
+        is_address = _has_secret_place(value) or _NO_NAME.search(value, 0, max(0, value.rfind("@")))
+        return quoted_address(value) if is_address else _shortened(repr(value[:_ENOUGH]))
     try:
         text = repr(value)
     except ValueError:  # an integer of thousands of digits
         return f"a very large {type(value).__name__}"
-    return _shortened(without_secrets(text) if "://" in text or _PASSWORD_OPTION.search(text) else text)
+    return _shortened(without_secrets(text) if _has_secret_place(text) else text)
+
+
+def _has_secret_place(text: str) -> bool:
+    return "://" in text or _PASSWORD_OPTION.search(text) is not None
 
 
 def quoted_address(address: str) -> str:

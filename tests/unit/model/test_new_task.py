@@ -14,7 +14,6 @@ from freshq.model import new_task
 from freshq.model.answers import Busy, Reject, Retry
 from freshq.model.checks import (
     checked_id,
-    without_password,
 )
 from freshq.model.new_task import NewTask, parse_new_task
 from freshq.model.validation import MAX_RESULT_AND_PAYLOAD_BYTES, json_text, result_and_text
@@ -101,21 +100,6 @@ def test_a_result_must_fit_beside_its_payload() -> None:
         result_and_text(half + "x", half)
     with refused("result"):
         result_and_text({"found": {1: 2}}, None)
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("postgresql://me:secret@host/tasks", "postgresql://me:***@host/tasks"),
-        ("postgresql//me:se/c:r@et@host/tasks", "postgresql//me:***@host/tasks"),
-        ("postgresql:/me:secret@host/tasks", "postgresql:/me:***@host/tasks"),
-        ("me:secret@host/tasks", "me:***@host/tasks"),
-        ("postgresql://host:5432/tasks", "postgresql://host:5432/tasks"),
-        ("postgresql://host/tasks?password=secret&a=1", "postgresql://host/tasks?password=***&a=1"),
-    ],
-)
-def test_a_password_is_hidden(url: str, shown: str) -> None:
-    assert without_password(url) == shown
 
 
 def test_the_wrong_argument_of_a_wait_is_named() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from freshq import AsyncQueue, MatchQueue, Queue
 from freshq.addresses import open_queue, open_together, with_connections
-from freshq.errors import quoted
+from freshq.errors import MAX_QUOTED_CHARS, quoted, without_secrets
 
 # Characters at which some parser ends a password.
 CHARACTERS = [*"#?/@:%&= \\[],;'\"\n", "%zz", "#?", "?#", "/#@"]
@@ -121,3 +121,26 @@ def test_an_address_in_order_is_not_suspected(address: str) -> None:
 )
 def test_a_quoted_value(value: object, shown: str) -> None:
     assert quoted(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql://me:secret@host/tasks", "postgresql://***@host/tasks"),
+        ("postgresql//me:se/c:r@et@host/tasks", "postgresql//***@host/tasks"),
+        ("me:secret@host/tasks", "***@host/tasks"),
+        ("postgresql://host:5432/tasks", "postgresql://host:5432/tasks"),
+        ("postgresql://host/tasks?password=secret&a=1", "postgresql://host/tasks?password=***"),
+        ("sqlite:///tasks.db", "sqlite:///tasks.db"),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(address: str, shown: str) -> None:
+    assert without_secrets(address) == shown
+
+
+@pytest.mark.parametrize(
+    "part", ["[", "a", "/", ":", "pass", "pass'", "pass ", "[@", "a:", ":/", "@", "@pass"]
+)
+def test_a_value_of_hundreds_of_thousands_of_characters_is_shortened_at_once(part: str) -> None:
+    """A search whose time grows with the square of the length would take hours."""
+    assert len(quoted(part * 500_000)) <= MAX_QUOTED_CHARS + len("...")

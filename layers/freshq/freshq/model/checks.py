@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from freshq.errors import quoted
 from freshq.model.fields import DEFAULT_NAME, MAX_ID_BYTES
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, TaskStatus, storable_text
-
-# A password may contain every character, also unencoded ones: it ends at the last "@".
-# The scheme may have lost its colon or a slash.
-USER_AND_PASSWORD: Final = re.compile(r"^((?:[^:/@]*:?/+)?[^:@]*:(?!/)).*@", re.DOTALL)
-PASSWORD_OPTION: Final = re.compile(r"((?:pass|pwd|secret|token|credential)\w*=)[^&#]*", re.IGNORECASE)
-
-
-def without_password(url: str) -> str:
-    """Return a URL, even a malformed one, with its password replaced by ``***``."""
-    return PASSWORD_OPTION.sub(r"\1***", USER_AND_PASSWORD.sub(r"\1***@", url))
 
 
 def checked_count(name: str, value: int, at_most: int | None = None) -> int:

@@ -18,11 +18,10 @@ from freshq.cli.command import Group, SessionCommand, Yes, parsed
 from freshq.cli.output import Output, compact_json, counted, span
 from freshq.cli.people import made_up_agents, made_up_callers
 from freshq.cli.session import confirm, is_interactive
-from freshq.errors import RefusedError, printable, quoted
+from freshq.errors import RefusedError, printable, quoted, without_secrets
 from freshq.matching.match import held_match
 from freshq.matching.queue import MatchQueue
 from freshq.matching.resource import ResourceStatus
-from freshq.model.checks import without_password
 from freshq.model.codec import holder
 from freshq.model.storable_options import as_text
 
@@ -215,7 +214,7 @@ class MatchCommand(SessionCommand):
             raise ValueError("queue: missing; give --queue URL, or set FRESHQ_MATCH_QUEUE")
         with open_match_queue(options.queue, options.lease) as queue:
             output = Output(as_json=options.as_json)
-            yield MatchSession(queue, without_password(options.queue), output, options.lease)
+            yield MatchSession(queue, without_secrets(options.queue), output, options.lease)
 
 
 def resource_fields(resource: Resource) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from freshq.cli.command import (
 from freshq.cli.output import compact_json
 from freshq.cli.process import progress_bars
 from freshq.cli.session import refuse_memory
-from freshq.errors import NotFound, needs, printable, quoted
-from freshq.model.checks import checked_count, without_password
+from freshq.errors import NotFound, needs, printable, quoted, without_secrets
+from freshq.model.checks import checked_count
 from freshq.model.storable_options import MAX_SHARDS, DynamoDBOptions
 from freshq.policy.order import Order
 
@@ -143,7 +143,7 @@ def create(source: Source, dry_run: DryRun = False, cloudformation: CloudFormati
     refuse_memory(source)
     with closing(open_queue(source)) as queue:
         queue.create_table()
-    typer.echo(f"The table is ready: {without_password(source)}")
+    typer.echo(f"The table is ready: {without_secrets(source)}")
 
 
 def apply(file: Path, *, dry_run: bool, cloudformation: bool) -> None:

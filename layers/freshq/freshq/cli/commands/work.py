@@ -28,9 +28,8 @@ from freshq.cli.command import (
 from freshq.cli.commands.supervisor import WorkProcess
 from freshq.cli.http_server import LOOPBACK, METRICS, HttpResponse, HttpServer, metrics_page
 from freshq.cli.process import ControlChannel, JsonLines, end_process, reporter_of, reporting
-from freshq.errors import MissingExtra, StoreError, quoted
+from freshq.errors import MissingExtra, StoreError, quoted, without_secrets
 from freshq.model.answers import WaitsFor
-from freshq.model.checks import without_password
 from freshq.model.fields import DEFAULT_NAME
 from freshq.model.telemetry import everywhere
 from freshq.policy.limits import ConcurrencyLimit
@@ -362,7 +361,7 @@ def _worker(job: WorkJob, queues: Sequence[BaseQueue]) -> Worker | Workers:
 def _reporter(job: WorkJob) -> Reporter:
     if job.supervised:
         return JsonLines(_stdout_for_lines(), SUPERVISED_STATUS_SECONDS)
-    where = without_password(job.session.address or "")
+    where = without_secrets(job.session.address or "")
     title = f"{job.runner} works queue {', '.join(job.slots)} {where}"
     return reporter_of(job.session.output, job.status_seconds, title, as_text=job.as_text)
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 from freshq.cli.command import Port, QueueContext, checked_interval
 from freshq.cli.dashboard.app import Shown, application
 from freshq.cli.http_server import LOOPBACK, LOOPBACK_NAMES, is_loopback, listening, quiet_config, url_of
-from freshq.model.checks import without_password
+from freshq.errors import without_secrets
 
 if TYPE_CHECKING:
     import socket
@@ -121,7 +121,7 @@ def dashboard(
     session.refuse_memory()
     # Report an unreachable queue here instead of on an empty page.
     session.queue.stats(approximate=True)
-    address = without_password(session.address or "")
+    address = without_secrets(session.address or "")
     shown = Shown(session.queue, found, every_seconds, changes=not read_only, address=address)
     server = Dashboard(shown, host, port, allow_host or ())
     session.output.answer(

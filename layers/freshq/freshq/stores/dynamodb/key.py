@@ -21,7 +21,7 @@ TEXT: Final = "S"
 NUMBER: Final = "N"
 BINARY: Final = "B"
 SEPARATOR: Final = "/"
-NUMBER_FORM: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+NUMBER_FORM: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # DynamoDB's limits of a number: 38 digits, and a magnitude from 1E-130 to below 1E+126.
 MAX_DIGITS: Final = 38
