@@ -20,7 +20,6 @@ from freshq.stores.dynamodb.calls import (
     error_code,
     is_too_large,
     made_by,
-    translated,
 )
 from freshq.stores.dynamodb.schema import EXPRESSIONS_CACHED, KEY
 
@@ -258,8 +257,8 @@ class Batches:
         """
         client: Any = self._calls.client
         try:
-            with translated(self._calls.table):
-                answer = self._calls.sent(client.batch_execute_statement, {"Statements": statements})
+            sent = {"Statements": statements}
+            answer = self._calls.send(client.batch_execute_statement, sent, is_write=True)
         except FreshqError as error:
             if error_code(error) not in CALL_NOT_ALLOWED:
                 raise

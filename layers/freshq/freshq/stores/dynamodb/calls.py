@@ -8,7 +8,7 @@ import random
 import re
 import time
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.config import Config
@@ -273,8 +273,11 @@ class TableCalls:
 
     def get(self, item_id: str) -> Item | None:
         """Return an item, strongly consistent; None if it does not exist."""
-        with translated(self.table):
-            response = self.client.get_item(TableName=self.table, Key=self._key(item_id), ConsistentRead=True)
+        check_item_id(item_id)
+        key = {KEY: {"S": item_id}}
+        response = self.send(
+            self.client.get_item, {"TableName": self.table, "Key": key, "ConsistentRead": True}
+        )
         return self.own(response["Item"]) if "Item" in response else None
 
     def get_many(self, item_ids: Sequence[str]) -> list[Item]:
@@ -310,10 +313,7 @@ class TableCalls:
 
     def query(self, arguments: Item) -> Item:
         """Return one page of a Query."""
-        try:
-            page: Item = dict(self.client.query(**self._arguments(arguments)))
-        except SDK_ERRORS as error:
-            raise freshq_error(error, self.table) from error
+        page = self.send(self.client.query, {"TableName": self.table, **arguments})
         if self._differ:
             page["Items"] = list(map(self.names.from_table, page.get("Items", [])))
             if "LastEvaluatedKey" in page:
@@ -323,21 +323,16 @@ class TableCalls:
 
     def scan(self, arguments: Item) -> Iterator[Item]:
         """Yield the items of a strongly consistent Scan, page by page."""
-        pages = self.client.get_paginator("scan").paginate(ConsistentRead=True, **self._arguments(arguments))
-        iterator = iter(pages)
+        scan: Callable[..., Any] = self.client.scan
+        arguments = {"TableName": self.table, "ConsistentRead": True, **arguments}
         while True:
-            with translated(self.table):
-                page = next(iterator, None)
-            if page is None:
-                return
+            page = self.send(scan, arguments)
             yield from map(self.own, page["Items"])
-
-    def _arguments(self, arguments: Item) -> Item:
-        """Return the arguments of a call under the names in the table."""
-        names = self._names_in(*map(arguments.get, EXPRESSIONS))
-        if self._differ:
-            arguments = self.names.arguments(arguments)
-        return {"TableName": self.table, **arguments, **names}
+            if "LastEvaluatedKey" not in page:
+                return
+            # This key has the names in the table already.
+            scan = partial(self.client.scan, ExclusiveStartKey=page["LastEvaluatedKey"])
+            arguments.pop("ExclusiveStartKey", None)
 
     def _names_of(self, *expressions: str | None) -> Item:
         """Return the argument that names the attributes in the expressions of a call; empty for none."""
@@ -357,27 +352,49 @@ class TableCalls:
         """Return an item under freshq's own names."""
         return self.names.from_table(item) if self._differ else dict(item)
 
-    def _write(self, send: Callable[..., Any], arguments: Item) -> Any:
-        """Send a conditional write, and again if it met a transaction.
-
-        If no reply comes, send it again; it recognizes its own earlier write.
-        """
+    def _write(self, operation: Callable[..., Any], arguments: Item) -> Item:
+        """Send a conditional write, and again if it met a transaction."""
         check_item_id((arguments["Item"] if "Item" in arguments else arguments["Key"])[KEY]["S"])
-        arguments = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **self._arguments(arguments)}
+        named = {"TableName": self.table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD", **arguments}
         try:
-            return self.sent(send, arguments)
-        except SDK_ERRORS as error:
-            failure = self._failure(error)
-            if not isinstance(failure, WriteConflict):
-                raise failure from error
+            return self.send(operation, named, is_write=True)
+        except WriteConflict:
+            again = partial(self.send, operation, named, is_write=True)
+            return CONFLICT_RETRY.run(again, WriteConflict, sleep=time.sleep, uniform=random.random)
 
-        def send_again() -> Any:
+    def send(self, operation: Callable[..., Any], arguments: Item, *, is_write: bool = False) -> Item:
+        """Make a call under the names in the table; return the response.
+
+        Args:
+            operation: The method of the client.
+            arguments: Its arguments, under freshq's own names.
+            is_write: Whether to send it once more, immediately, if no reply comes, and to count in `repeats`
+                that it was sent more than once. It must be safe to repeat.
+
+        Raises:
+            FreshqError: If DynamoDB refused the call, or did not answer.
+        """
+        names = self._names_in(*map(arguments.get, EXPRESSIONS))
+        if self._differ:
+            arguments = self.names.arguments(arguments)
+        response: Any = {}
+        try:
             try:
-                return self.sent(send, arguments)
-            except SDK_ERRORS as error:
-                raise self._failure(error) from error
-
-        return CONFLICT_RETRY.run(send_again, WriteConflict, sleep=time.sleep, uniform=random.random)
+                response = operation(**arguments, **names)
+            except LOST_REPLIES:
+                if not is_write:
+                    raise
+                self.repeats += 1
+                response = operation(**arguments, **names)
+        except SDK_ERRORS as error:
+            response = getattr(error, "response", None) or {}
+            raise self._failure(error) from error
+        finally:
+            # The SDK may have sent it more than once, too.
+            if is_write and response.get("ResponseMetadata", {}).get("RetryAttempts"):
+                self.repeats += 1
+        answer: Item = response
+        return answer
 
     def _failure(self, error: Exception) -> FreshqError:
         """Return freshq's error for one of the SDK's, with the item that made a condition fail."""
@@ -385,29 +402,6 @@ class TableCalls:
         if isinstance(failure, ConditionFailed) and failure.item is not None:
             failure.item = self.own(failure.item)
         return failure
-
-    def sent(self, send: Callable[..., Any], arguments: Item) -> Any:
-        """Send a write, and repeat it immediately, once, if no reply came. Counts the repeated ones.
-
-        Args:
-            send: Sends it; it must be safe to repeat.
-            arguments: What to send.
-        """
-        response: Any = {}
-        try:
-            try:
-                response = send(**arguments)
-            except LOST_REPLIES:
-                self.repeats += 1
-                response = send(**arguments)
-        except ClientError as error:
-            response = error.response
-            raise
-        finally:
-            # The SDK may have sent it more than once, too.
-            if response.get("ResponseMetadata", {}).get("RetryAttempts"):
-                self.repeats += 1
-        return response
 
     def _in_batches(self, entries: list[Item], size: int, send: Callable[[Any], Any]) -> None:
         """Send entries in batches; `send` returns the entries of a batch that stayed unprocessed."""
