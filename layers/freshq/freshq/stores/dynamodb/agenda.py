@@ -105,7 +105,8 @@ class DynamoAgenda(DynamoPart):
             return self._pending(self._due_keys(queue, after))
         lines = self.line_records.all_lines(queue, now)
         searches = {
-            each.name: each.query(after) for each in self.partitions.live(queue, lines, created_after, now)
+            each.name: each.query_after(after)
+            for each in self.partitions.live(queue, lines, created_after, now)
         }
         keys = self._keys(("pendingShard", self.partitions.index.range_key), searches, after)
         return self._pending(chain(keys, self._due_keys(queue, None)))

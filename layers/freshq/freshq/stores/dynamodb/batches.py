@@ -149,18 +149,18 @@ class _Write:
 
 
 class Batches:
-    """Writes items of a table of freshq's own, up to 25 in a call. Thread-safe."""
+    """Writes items of a table of freshq's own, up to 25 in a call. Thread-safe.
+
+    Attributes:
+        are_allowed: Whether several writes should be sent together.
+    """
 
     def __init__(self, calls: TableCalls) -> None:
         self._calls = calls
         # Not on an application's table: its IAM policies may forbid PartiQL, and its records have no version
         # before the first put. PartiQL accepts no table ARN.
-        self._is_allowed = not calls.names.is_attached and not calls.table.startswith("arn:")
+        self.are_allowed = not calls.names.is_attached and not calls.table.startswith("arn:")
         self._has_worked = False
-
-    def serve(self, writes: int) -> bool:
-        """Return whether this many writes should be sent together."""
-        return writes > 1 and self._is_allowed
 
     def update(self, updates: Sequence[Item], *, returning: bool) -> list[Item | FreshqError]:
         """Change items, no item twice.
@@ -326,9 +326,9 @@ class Batches:
 
     def _forbid(self, code: str | None, reason: str, level: int = logging.INFO) -> None:
         """Send no further batch, and say so once: as a warning if it can be fixed, or may be a defect."""
-        if not self._is_allowed or is_too_large(reason):
+        if not self.are_allowed or is_too_large(reason):
             return
-        self._is_allowed = False
+        self.are_allowed = False
         logger.log(
             logging.WARNING if code in ACCESS_DENIED else level,
             "table %r: tasks are written one by one, because BatchExecuteStatement does not work here (%s); "

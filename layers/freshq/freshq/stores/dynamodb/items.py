@@ -32,7 +32,7 @@ from freshq.stores.dynamodb.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from freshq.model.fields import StoredField
     from freshq.model.lifecycle import ClaimMoment
@@ -80,11 +80,41 @@ _ENDED_FIELDS: Final = tuple(
 )
 INDEX_KEYS: Final = ("pendingShard", "dueShard", "dueAt")
 _SOURCES: Final = {field.field: field.source for field in FIELDS}
+_VALUE_TYPES: Final = {TEXT: "S", WHOLE: "N", REAL: "N", TIME: "N", JSON: "S"}
+_TIMES: Final = {field.field for field in _ATTRIBUTES if field.kind is TIME}
+# How the values of attributes are read: times as milliseconds at first.
+_READERS: Final[dict[FieldType, Callable[[str], Any]]] = {
+    TEXT: str,
+    WHOLE: int,
+    REAL: float,
+    TIME: float,
+    JSON: json.loads,
+}
+_OWN_READERS: Final = {"status": TaskStatus, "shed_reason": ShedReason}
+# The fields of a task: attribute, type of its value, how it is read, and whether every task has it.
+_READ: Final = (
+    *(
+        (
+            field.field,
+            field.name,
+            _VALUE_TYPES[field.kind],
+            _OWN_READERS.get(field.field, _READERS[field.kind]),
+            field.required,
+        )
+        for field in _ATTRIBUTES
+    ),
+    ("version", "version", "N", int, False),
+)
 
 
 def milliseconds(seconds: float) -> Item:
     """Return a time as a number of milliseconds, with microseconds as the fraction."""
     return {"N": f"{seconds * 1000:.3f}"}
+
+
+def times(seconds: Mapping[str, float]) -> Item:
+    """Return several times as `milliseconds` does, by name."""
+    return {name: {"N": f"{value * 1000:.3f}"} for name, value in seconds.items()}
 
 
 def seconds(attribute: Item) -> float:
@@ -173,14 +203,12 @@ def attributes(task: Task, fields: Iterable[StoredField]) -> Item:
     """Return the attributes for the given fields of a task; None for a field that it does not have."""
     found: Item = {}
     for field in fields:
-        name, kind = field.name, field.kind
         value = getattr(task, _SOURCES[field.field])
-        if value is None:
-            found[name] = None
-        elif kind is TIME:
-            found[name] = milliseconds(value)
+        if value is not None:
+            text = f"{value * 1000:.3f}" if field.kind is TIME else str(value)
+            found[field.name] = {_VALUE_TYPES[field.kind]: text}
         else:
-            found[name] = {"N": str(value)} if kind is WHOLE or kind is REAL else {"S": str(value)}
+            found[field.name] = None
     return found
 
 
@@ -224,7 +252,7 @@ def decode_if_task(item: Item | None) -> Task | None:
 
     An unreadable task is logged and left out, so that it never blocks other tasks.
     """
-    if item is None or not is_task(item):
+    if item is None or "taskStatus" not in item:
         return None
     try:
         return decode(item)
@@ -246,42 +274,22 @@ def decode(item: Item) -> Task:
     """
     if item.get(POSITION) == MISSING and item.get("taskStatus", {}).get("S") in LIVE:
         raise DamagedTask(item["taskId"]["S"], KeyError(POSITION))  # no index would list it
+    found: dict[str, Any] = {"expires": 0}
     try:
-        found = _stored_fields(item)
+        for field, name, value_type, read, is_required in _READ:
+            if name in item:
+                found[field] = read(item[name][value_type])
+            elif is_required:
+                raise KeyError(name)
+        found |= {field: round(found[field] / 1000, 6) for field in found.keys() & _TIMES}
+        if found["deadline"] >= NEVER:
+            found["deadline"] = None
         # A claim writes only its own time, because a PartiQL statement cannot say "if there is none". So the
         # first claim time is the last one until the next change writes both.
         found.setdefault("first_claim_at", found.get("last_claim_at"))
-        found["status"] = TaskStatus(found["status"])
-        if "shed_reason" in found:
-            found["shed_reason"] = ShedReason(found["shed_reason"])
-        return Task(**found, payload=_payload(item), version=version_of(item))
+        return Task(**found, payload=_payload(item))
     except UNREADABLE as error:
         raise DamagedTask(item["taskId"]["S"], error) from error
-
-
-def _stored_fields(item: Item) -> dict[str, Any]:
-    """Return the fields of a task that its attributes hold.
-
-    Raises:
-        KeyError: If an attribute is missing that every task has.
-    """
-    found: dict[str, Any] = {"expires": 0}
-    for field, _column, name, kind, _set_by, _event, required in _ATTRIBUTES:
-        value = item.get(name)
-        if value is None:
-            if required:
-                raise KeyError(name)
-        elif kind is TEXT:
-            found[field] = value["S"]
-        elif kind is TIME:
-            found[field] = seconds(value)
-        elif kind is JSON:
-            found[field] = json.loads(value["S"])
-        else:
-            found[field] = int(value["N"]) if kind is WHOLE else float(value["N"])
-    if found["deadline"] >= NEVER:
-        found["deadline"] = None
-    return found
 
 
 def _payload(item: Item) -> Any:
@@ -409,28 +417,29 @@ def claim_arguments(
         moment: When it is claimed.
         keyspace: Names of the table's index partitions.
     """
-    now = milliseconds(moment.now)
+    values = times(
+        {
+            ":now": moment.now,
+            ":createdAfter": moment.created_after,
+            ":createdBefore": entry.created + CREATED_STEP_SECONDS,
+            ":deadlineAfter": moment.deadline_after,
+            ":leaseUntil": moment.lease_until,
+        }
+    )
     changes: Item = {
         "taskStatus": TAKEN,
-        "taskUpdated": now,
+        "taskUpdated": values[":now"],
         "leaseToken": {"S": token},
-        "leaseUntil": milliseconds(moment.lease_until),
+        "leaseUntil": values[":leaseUntil"],
         "ttl": {"N": str(moment.expires)},
         "requestToken": {"S": token},
-        "lastClaimAt": now,
+        "lastClaimAt": values[":now"],
         "notBefore": None,
         **dict.fromkeys(INDEX_KEYS),
     }
     if keyspace.is_attached:
         del changes["ttl"]
-    values: Item = {
-        ":pending": PENDING,
-        ":queue": {"S": queue},
-        ":now": now,
-        ":createdAfter": milliseconds(moment.created_after),
-        ":createdBefore": milliseconds(entry.created + CREATED_STEP_SECONDS),
-        ":deadlineAfter": milliseconds(moment.deadline_after),
-    }
+    values |= {":pending": PENDING, ":queue": {"S": queue}}
     return update_arguments(entry.task_id, changes, (CLAIMABLE, values), keyspace, added="#attempts :one")
 
 

@@ -9,7 +9,7 @@ import uuid
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
@@ -623,25 +623,28 @@ class LineRecords:
                     break
                 self._check(queue, old)
 
-    @contextmanager
-    def announcing(self, task: Task) -> Iterator[None]:
-        """Announce the line of a task before the block puts it, and again afterwards if the put took long.
+    def announcing(self, task: Task) -> AbstractContextManager[None]:
+        """Announce the line of a task before a block puts it, and again afterwards if the put took long.
 
         Raises:
             StoreError: If the store did not answer.
         """
+        line = Line.of(task)
+        if has_record(line):
+            return self._announcing(task, line)
+        self._control.use_level(task.queue, task.priority)
+        return nullcontext()
+
+    @contextmanager
+    def _announcing(self, task: Task, line: Line) -> Iterator[None]:
         self.announce([task])
         try:
             yield
         finally:
-            if has_record(line := Line.of(task)):
-                self._check_late(task, line)
-
-    def _check_late(self, task: Task, line: Line) -> None:
-        with self._lock:
-            check = self._of(task.queue).checks.get(line)
-        if check is None or RULES.put_was_late(check.since.seconds()):
-            self._check(task.queue, {line: task})
+            with self._lock:
+                check = self._of(task.queue).checks.get(line)
+            if check is None or RULES.put_was_late(check.since.seconds()):
+                self._check(task.queue, {line: task})
 
     def _may_put(self, task: Task) -> bool:
         """Return whether the record of a task's line was seen recently; note that the line has work."""

@@ -75,27 +75,33 @@ BOUNDS_OF_SOME_LINES = {
 }
 
 
+@dataclass(eq=False)
 class DynamoWaiting(WaitingReader):
-    """Reads what waits in the lines of one queue, from the status index."""
+    """Reads what waits in the lines of one queue, from the status index.
+
+    Attributes:
+        store: The store.
+        queue: Name of the queue.
+        clock: Returns the time in seconds since the epoch.
+    """
 
     by_deadline = False
 
-    def __init__(self, store: DynamoCounts, queue: str, clock: Callable[[], float]) -> None:
-        self._store = store
-        self._queue = queue
-        self._clock = clock
-        # The oldest tasks of the line that was read last.
-        self._first: list[IndexEntry] = []
+    store: DynamoCounts
+    queue: str
+    clock: Callable[[], float]
+    # The oldest tasks of the line that was read last.
+    _first: Sequence[IndexEntry] = ()
 
     @override
     def lines(self, after: str, until: str, count: int) -> list[str]:
-        lines = self._store.line_records.all_lines(self._queue, self._clock())
+        lines = self.store.line_records.all_lines(self.queue, self.clock())
         keys = sorted(line_key(*line) for line in lines)
         return [key for key in keys if after < key < until][:count]
 
     def _live(self, key: str, now: float, created_after: float) -> list[LivePartition]:
         """Return the live tasks of a line, by partition."""
-        return self._store.partitions.live(self._queue, [parse_line(key)], created_after, now)
+        return self.store.partitions.live(self.queue, [parse_line(key)], created_after, now)
 
     @override
     def count(self, key: str, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
@@ -141,7 +147,7 @@ class DynamoWaiting(WaitingReader):
 
     @override
     def listed(self, task_ids: Sequence[str]) -> list[Task]:
-        tasks = map(decode_if_task, self._store.calls.get_many(task_ids))
+        tasks = map(decode_if_task, self.store.calls.get_many(task_ids))
         return [task for task in tasks if task and task.status is TaskStatus.PENDING and not task.delayed]
 
 
@@ -184,10 +190,7 @@ class DynamoLines(DynamoCounts):
         reader = DynamoReader(self, request, self.known_heads)
         # Only plans use known lines.
         found = work(reader) if request.plan is None else _anew(reader, work)
-        tasks = Taking(self, request, reader).take(found)
-        least = MIN_CLOSING_LINES if len(tasks) == request.limit else 1
-        self.line_records.close_empty(request.queue, request.clock, least)
-        return tasks
+        return Taking(self, request, reader, request.tokens()).take(found)
 
     @override
     def look(self, request: ClaimRequest, work: Callable[[LineReader[Any]], T]) -> T:
@@ -236,6 +239,7 @@ class DynamoReader(DynamoWaiting, LineReader["IndexEntry"]):
         moment: When it read the first page.
     """
 
+    store: DynamoLines
     moment: ClaimMoment
 
     def __init__(self, store: DynamoLines, request: ClaimRequest, known: KnownHeads | None = None) -> None:
@@ -250,7 +254,6 @@ class DynamoReader(DynamoWaiting, LineReader["IndexEntry"]):
         # Keys of tasks without a group, and of lines found empty that are due for a check; ascending. The
         # lines of groups, if there are any, and their lock.
         self._more, self._lock, self._groups = store.line_records.view(request.queue, request.clock)
-        self._store: DynamoLines = store
         self._request = request
         self.more_lines = request.limit
         # The ids on each page read so far.
@@ -305,7 +308,7 @@ class DynamoReader(DynamoWaiting, LineReader["IndexEntry"]):
             return ()
         self.moment = moment
         request, lines = self._request, [parse_line(key)]
-        partitions = self._store.partitions.live(
+        partitions = self.store.partitions.live(
             request.queue, lines, moment.created_after, moment.deadline_after
         )
         search = self._searches[key] = LineSearch(len(partitions))
@@ -323,7 +326,7 @@ class DynamoReader(DynamoWaiting, LineReader["IndexEntry"]):
         search.newest_created = max([search.newest_created, *[entry.created for entry in page.entries]])
         search.shards_left -= page.is_last
         if page.passed_over:
-            self._store.stale_items.passed_over(request.queue, partition, request.max_age_seconds)
+            self.store.stale_items.passed_over(request.queue, partition, request.max_age_seconds)
         request.search_incomplete |= not (page.is_last or page.pages_left)
         return page.entries
 
@@ -378,7 +381,7 @@ class DynamoReader(DynamoWaiting, LineReader["IndexEntry"]):
         shown: list[Task] = []
         while len(shown) < count and (some := list(islice(best_first, count - len(shown)))):
             ids = [entry.task_id for entry in some]
-            read = map(decode_if_task, self._store.calls.get_many(ids))
+            read = map(decode_if_task, self.store.calls.get_many(ids))
             tasks = {task.task_id: task for task in read if task and _is_claimable(task, moment)}
             shown += [tasks[task_id] for task_id in ids if task_id in tasks]
         return shown
@@ -390,13 +393,15 @@ class DynamoReader(DynamoWaiting, LineReader["IndexEntry"]):
         return [task_id for task_id in by_rank if task_id not in wanted][: max(0, count)]
 
     def close(self, tried: set[str], taken: Collection[str]) -> None:
-        """Note whether a claim left tasks in the lines of groups.
+        """Note whether a claim left tasks in the lines of groups; close lines that are empty.
 
         Args:
             tried: Ids of the tasks that it tried to take.
             taken: Ids of the tasks that it took.
         """
-        queue, lines = self._request.queue, self._store.line_records
+        if self._groups is None:
+            return
+        queue, lines = self.queue, self.store.line_records
         for key, search in self._searches.items():
             if len(key) == 1:  # only lines of groups have records
                 continue
@@ -407,24 +412,34 @@ class DynamoReader(DynamoWaiting, LineReader["IndexEntry"]):
                 lines.found_empty(queue, line)
             else:
                 lines.drained(queue, line, quiet=self.moment.now - search.newest_created >= QUIET_SECONDS)
+        least = MIN_CLOSING_LINES if len(taken) == self._request.limit else 1
+        lines.close_empty(queue, self.clock, least)
 
 
+@dataclass(eq=False)
 class Taking:
-    """Takes candidates of one claim, each by one conditional write."""
+    """Takes candidates of one claim, each by one conditional write.
 
-    def __init__(self, store: DynamoLines, request: ClaimRequest, reader: DynamoReader) -> None:
-        self._store = store
-        self._request = request
-        self._reader = reader
-        self._free_tokens = request.tokens()
-        self._taken: list[Task] = []
-        self._entries: dict[str, IndexEntry] = {}
-        # Ids of the candidates that were tried.
-        self._tried: set[str] = set()
-        # Whether another claimer took a candidate first.
-        self._lost_race = False
-        # The last reading of the clock.
-        self._moment: ClaimMoment
+    Attributes:
+        store: The store.
+        request: The claim.
+        reader: Read the candidates.
+        free_tokens: The lease tokens that hold no task yet.
+        taken: The tasks that were taken.
+        tried: Ids of the candidates that were tried.
+    """
+
+    store: DynamoLines
+    request: ClaimRequest
+    reader: DynamoReader
+    free_tokens: list[str]
+    taken: list[Task] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)
+    # The candidates to try next, by their ids, and the last reading of the clock.
+    _entries: dict[str, IndexEntry] = field(init=False)
+    _moment: ClaimMoment = field(init=False)
+    # Whether another claimer took a candidate first.
+    _lost_race: bool = False
 
     def take(self, best_first: Iterator[IndexEntry]) -> list[Task]:
         """Take up to `request.limit` of the candidates, best first.
@@ -435,34 +450,34 @@ class Taking:
         Raises:
             StoreError: If the store failed before anything was taken.
         """
-        limit = self._request.limit
+        limit = self.request.limit
         try:
             while (
-                self._free_tokens
-                and len(self._tried) < limit + MAX_VAIN_TRIES
+                self.free_tokens
+                and len(self.tried) < limit + MAX_VAIN_TRIES
                 and (wanted := self._nameable(best_first))
             ):
                 self._take_among(wanted)
         except StoreError:
-            if not self._taken:
+            if not self.taken:
                 raise
             # The taken tasks must reach their worker. If the store still fails, the next claim will, too.
-            logger.warning("claim cut short after %d of %d tasks", len(self._taken), limit, exc_info=True)
-        self._request.search_incomplete |= len(self._tried) >= limit + MAX_VAIN_TRIES
-        self._reader.close(self._tried, {task.task_id for task in self._taken})
-        return self._taken
+            logger.warning("claim cut short after %d of %d tasks", len(self.taken), limit, exc_info=True)
+        self.request.search_incomplete |= len(self.tried) >= limit + MAX_VAIN_TRIES
+        self.reader.close(self.tried, {task.task_id for task in self.taken})
+        return self.taken
 
     def _nameable(self, best_first: Iterator[IndexEntry]) -> list[str]:
         """Return the ids of the candidates to try next, up to the number that one lease record can name."""
         self._entries = {}
         left_bytes = MAX_NAMED_BYTES - MAX_KEY_BYTES
-        for entry in islice(best_first, len(self._free_tokens) + (EXTRA_NAMES if self._lost_race else 0)):
+        for entry in islice(best_first, len(self.free_tokens) + (EXTRA_NAMES if self._lost_race else 0)):
             self._entries[entry.task_id] = entry
             left_bytes -= len(entry.task_id.encode())
             if left_bytes < 0:
                 break
-        if self._entries and not self._tried:
-            self._moment = self._reader.moment
+        if self._entries and not self.tried:
+            self._moment = self.reader.moment
         return [*self._entries]
 
     def _take_among(self, wanted: Sequence[str]) -> None:
@@ -471,8 +486,8 @@ class Taking:
         Args:
             wanted: Ids, best first; after a lost race more ids than free tokens.
         """
-        tokens, request, leases = self._free_tokens, self._request, self._store.lease_records
-        ahead = self._reader.ahead_of(wanted, MIN_NAMED - len(wanted))
+        tokens, request, leases = self.free_tokens, self.request, self.store.lease_records
+        ahead = self.reader.ahead_of(wanted, MIN_NAMED - len(wanted))
         if len(wanted) > len(tokens):
             start = zlib.crc32(tokens[0].encode()) % len(wanted)
             wanted = [*wanted[start:], *wanted[:start]]
@@ -485,7 +500,7 @@ class Taking:
                 covered = self._moment
                 leases.cover(request.queue, [*named.items()], covered.lease_until, covered.now)
                 self._moment = request.moment()
-            together = len(tokens) if self._store.batches.serve(min(len(tokens), len(named))) else 1
+            together = len(tokens) if self.store.batches.are_allowed else 1
             some = list(islice(named.items(), max(1, min(together, BATCH_STATEMENTS))))
             for task_id, _token in some:
                 del named[task_id]
@@ -501,12 +516,12 @@ class Taking:
         Raises:
             StoreError: If it is not known whether one of them was claimed. The other answers are noted.
         """
-        queue, leases = self._request.queue, self._store.lease_records
-        tokens = [self._free_tokens.pop(0) for _ in some]
-        self._tried.update([task_id for task_id, _token in some])
+        queue, leases = self.request.queue, self.store.lease_records
+        tokens = [self.free_tokens.pop(0) for _ in some]
+        self.tried.update([task_id for task_id, _token in some])
         answers = self._update(
             [
-                claim_arguments(self._entries[task_id], token, queue, self._moment, self._store.keyspace)
+                claim_arguments(self._entries[task_id], token, queue, self._moment, self.store.keyspace)
                 for (task_id, _named), token in zip(some, tokens, strict=True)
             ]
         )
@@ -516,39 +531,39 @@ class Taking:
                 errors.append(answer)
             elif not self._is_taken(task_id, answer):
                 leases.of(queue).forget((task_id, named_token))
-                self._free_tokens.append(token)
+                self.free_tokens.append(token)
             elif token != named_token:
                 leases.of(queue).change_token(task_id, named_token, token)
         if errors:
             raise errors[0]
 
     def _update(self, updates: Sequence[Item]) -> Sequence[Item | FreshqError | None]:
-        calls = self._store.calls
+        calls = self.store.calls
         repeats = calls.repeats
         try:
             if len(updates) > 1:
-                return self._store.batches.update(updates, returning=True)
+                return self.store.batches.update(updates, returning=True)
             return [calls.update(updates[0])]
         except FreshqError as error:
             return [error] * len(updates)
         finally:
             if calls.repeats != repeats:
-                self._store.lease_records.of(self._request.queue).leave()
+                self.store.lease_records.of(self.request.queue).leave()
 
     def _is_failure(self, task_id: str, answer: FreshqError) -> bool:
         """Return whether the store failed; False if the task itself is the reason."""
         if not isinstance(answer, InvalidUpdate):
             return not isinstance(answer, ConditionFailed | TooLarge)
         try:
-            return not self._store.unreadable.discard_if_invalid(task_id, self._moment.now)
+            return not self.store.unreadable.discard_if_invalid(task_id, self._moment.now)
         except StoreError:  # the caller raises the first failure, once it has noted the other answers
             return True
 
     def _is_taken(self, task_id: str, answer: Item | FreshqError | None) -> bool:
         """Return whether a task was claimed, and keep it; otherwise record why not."""
-        moment, store = self._moment, self._store
+        moment, store = self._moment, self.store
         if isinstance(answer, TooLarge):
-            store.unreadable.discard_if_large(task_id, self._request.queue, moment.now)
+            store.unreadable.discard_if_large(task_id, self.request.queue, moment.now)
             return False
         if isinstance(answer, ConditionFailed):
             if (found := decode_if_task(answer.item)) is not None:
@@ -559,7 +574,7 @@ class Taking:
         if answer is None or isinstance(answer, FreshqError):
             return False
         if (task := decode_if_task(answer)) is not None:
-            self._taken.append(task)
+            self.taken.append(task)
         else:
             store.unreadable.discard_if_damaged(answer, moment.now)
         return task is not None
@@ -587,7 +602,6 @@ class ApproximateCounts:
         if len(counted_lines) > MAX_LINES:
             self._bounded |= BOUNDS_OF_SOME_LINES
         partitions = self._store.partitions.live(self._queue, counted_lines[:MAX_LINES], created_after, now)
-        index = self._store.partitions.index
         ends = [end for partition in partitions for end in self._ends(partition)]
         delayed, lease_ids = self._due()
         pending, past_deadline = self._totals(
@@ -595,9 +609,9 @@ class ApproximateCounts:
         )
         # If time is not the order, the filter has already counted the tasks past the queue's max age.
         too_old, _ = self._totals(
-            self._count(("shed",), index.query(partition.name, "<=", created_after))
+            self._count(("shed",), partition.query("<=", None))
             for partition in partitions
-            if index.by_time
+            if self._store.partitions.index.by_time
         )
         return Stats(
             pending=pending,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from freshq.model.forks import new_lock
 from freshq.stores.base import MOST_STALE
 from freshq.stores.clocks import steady_seconds
-from freshq.stores.dynamodb.items import is_task, milliseconds, seconds
+from freshq.stores.dynamodb.items import is_task, milliseconds, seconds, times
 from freshq.stores.dynamodb.schema import (
     CREATED_ATTRIBUTE,
     DUE_INDEX,
@@ -68,33 +68,6 @@ class StatusIndex:
     def by_time(self) -> bool:
         """Whether the creation time orders it."""
         return self.range_key == CREATED_ATTRIBUTE
-
-    def query(
-        self, partition: str, relation: str, created: float, deadline: tuple[str, float] | None = None
-    ) -> Item:
-        """Return the arguments of a query of the tasks of a partition, by creation time and deadline.
-
-        Args:
-            partition: The partition.
-            relation: How creation times compare with `created`, such as ``>``.
-            created: A time in seconds.
-            deadline: How deadlines compare with a time, and that time in seconds; None: any deadline.
-        """
-        key, filters = "#pendingShard = :shard", []
-        values = {":shard": {"S": partition}, ":created": milliseconds(created)}
-        if self.by_time:
-            key += f" AND #taskCreated {relation} :created"
-        else:
-            filters.append(f"#taskCreated {relation} :created")
-        if deadline is not None:
-            filters.append(f"#deadline {deadline[0]} :deadline")
-            values[":deadline"] = milliseconds(deadline[1])
-        arguments: Item = {
-            "IndexName": self.name,
-            "KeyConditionExpression": key,
-            "ExpressionAttributeValues": values,
-        }
-        return arguments | {"FilterExpression": " AND ".join(filters)} if filters else arguments
 
     def place(self, key: Item) -> Any:
         """Return the place of an entry in the order, comparable as DynamoDB compares it."""
@@ -206,12 +179,33 @@ class LivePartition:
     created_after: float
     deadline_after: float
 
-    def query(self, after: Item | None = None) -> Item:
-        """Return the arguments of a query of all of them, or of those that follow a key in this partition."""
-        bounds = (">", self.created_after, (">", self.deadline_after))
-        arguments = self.partitions.index.query(self.name, *bounds)
-        if after is not None and after["pendingShard"]["S"] == self.name and self.may_begin_after(after):
-            arguments["ExclusiveStartKey"] = after
+    def query(self, created: str = ">", deadline: str | None = ">") -> Item:
+        """Return the arguments of a query of all of them, or of tasks on another side of the bounds.
+
+        Args:
+            created: How creation times compare with `created_after`.
+            deadline: How deadlines compare with `deadline_after`; None: any deadline.
+        """
+        index = self.partitions.index
+        keys: list[str] = ["#pendingShard = :shard"]
+        filters: list[str] = []
+        (keys if index.by_time else filters).append(f"#taskCreated {created} :created")
+        bounds = {":created": self.created_after}
+        if deadline is not None:
+            filters.append(f"#deadline {deadline} :deadline")
+            bounds[":deadline"] = self.deadline_after
+        arguments: Item = {
+            "IndexName": index.name,
+            "KeyConditionExpression": " AND ".join(keys),
+            "ExpressionAttributeValues": {":shard": {"S": self.name}, **times(bounds)},
+        }
+        return arguments | {"FilterExpression": " AND ".join(filters)} if filters else arguments
+
+    def query_after(self, key: Item | None) -> Item:
+        """Return the arguments of a query of those that follow a key, if it is in this partition."""
+        arguments = self.query()
+        if key is not None and key["pendingShard"]["S"] == self.name and self.may_begin_after(key):
+            arguments["ExclusiveStartKey"] = key
         return arguments
 
     def may_begin_after(self, key: Item) -> bool:
@@ -276,6 +270,23 @@ class LivePartition:
         """Return all of them, oldest first."""
         items = chain.from_iterable(page["Items"] for page in pages_of(self.partitions.calls, self.query()))
         return sorted(map(self.partitions.index.entry, items), key=attrgetter("created", "task_id"))
+
+    def stale_page(self, start_after: Item | None) -> tuple[list[str], Item | None]:
+        """Read one page of the tasks that are past their own deadline, but not past the queue's max age.
+
+        Args:
+            start_after: Key that an earlier call returned; None to begin.
+
+        Returns:
+            The ids, last first, and the key after which there may be more; None if there is no more.
+        """
+        arguments = self.query(deadline="<=") | {"ScanIndexForward": False, "Limit": LARGER_PAGES_KEYS[0]}
+        if start_after is not None:
+            if not self.may_begin_after(start_after):
+                return [], None
+            arguments["ExclusiveStartKey"] = start_after
+        page = self.partitions.calls.query(arguments)
+        return ids_of(page), page.get("LastEvaluatedKey")
 
     def may_have_any(self) -> bool:
         """Return whether there is one; True if finding out would take too many pages."""
@@ -376,53 +387,24 @@ def count_expired(live: LivePartition, since: float, life_seconds: float) -> int
     """Count the tasks of a partition that are stale, but were not at an earlier time, on one page.
 
     Args:
-        live: The live tasks of the partition.
+        live: The live tasks of the partition, created within the last `life_seconds`.
         since: The earlier time, in seconds.
         life_seconds: Age at which most tasks are stale; the page begins with those that went stale last.
     """
-    index, now = live.partitions.index, live.deadline_after
-    arguments = index.query(live.name, "<=", now - life_seconds) | {
+    arguments = live.query("<=", None) | {
         "ScanIndexForward": False,
         "Limit": MOST_STALE,
         "Select": "COUNT",
         "FilterExpression": "#deadline BETWEEN :since AND :now",
     }
-    if index.by_time:
+    if live.partitions.index.by_time:
         between = "#pendingShard = :shard AND #taskCreated BETWEEN :from AND :created"
         arguments["KeyConditionExpression"] = between
-        arguments["ExpressionAttributeValues"][":from"] = milliseconds(since - life_seconds)
+        arguments["ExpressionAttributeValues"] |= times({":from": since - life_seconds})
     else:
         arguments["FilterExpression"] += " AND #taskCreated <= :created"
-    arguments["ExpressionAttributeValues"] |= {":since": milliseconds(since), ":now": milliseconds(now)}
+    arguments["ExpressionAttributeValues"] |= times({":since": since, ":now": live.deadline_after})
     return int(live.partitions.calls.query(arguments)["Count"])
-
-
-def stale_page(
-    partitions: Partitions, name: str, created_after: float, now: float, start_after: Item | None
-) -> tuple[list[str], Item | None]:
-    """Read one page of tasks that are past their own deadline, but not past the queue's max age.
-
-    Args:
-        partitions: The partitions of the status index.
-        name: Name of one of them.
-        created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
-        now: Current time in seconds.
-        start_after: Key that an earlier call returned; None to begin.
-
-    Returns:
-        The ids, last first, and the key after which there may be more; None if there is no more.
-    """
-    index = partitions.index
-    arguments = index.query(name, ">", created_after, ("<=", now)) | {
-        "ScanIndexForward": False,
-        "Limit": LARGER_PAGES_KEYS[0],
-    }
-    if start_after is not None:
-        if not LivePartition(name, partitions, created_after, now).may_begin_after(start_after):
-            return [], None
-        arguments["ExclusiveStartKey"] = start_after
-    page = partitions.calls.query(arguments)
-    return ids_of(page), page.get("LastEvaluatedKey")
 
 
 def due_query(partition: str, relation: str = "", due_at: float = 0.0) -> Item:

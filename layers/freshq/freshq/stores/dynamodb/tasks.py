@@ -183,7 +183,7 @@ class DynamoTasks(DynamoPart):
                     raise
                 answers += [error] * len(some)
             else:
-                if put_many is not None and self.batches.serve(len(some)):
+                if put_many is not None and self.batches.are_allowed and len(some) > 1:
                     answers += self._put_together(some, put_many)
                 else:
                     answers += each_in_order(some, announced_put)
@@ -294,7 +294,7 @@ class DynamoTasks(DynamoPart):
     def settle_many(self, settled: Sequence[tuple[Task, str]]) -> list[Task | FreshqError]:
         tasks = [task for task, _lease_token in settled]
         lease_tokens = {task.task_id: lease_token for task, lease_token in settled}
-        if not self.batches.serve(len(tasks)):
+        if not self.batches.are_allowed or len(tasks) <= 1:
             return each_in_order(tasks, lambda task: self._settled(task, lease_tokens[task.task_id]))
 
         def guard_of(task: Task) -> Guard:

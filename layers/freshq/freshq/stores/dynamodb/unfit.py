@@ -27,7 +27,7 @@ from freshq.stores.dynamodb.items import (
     update_arguments,
     with_new_version,
 )
-from freshq.stores.dynamodb.queries import stale_page
+from freshq.stores.dynamodb.queries import LivePartition
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
@@ -91,8 +91,8 @@ class StaleItems:
         for partition, (max_age_seconds, start_after) in partitions:
             if left < BATCH:
                 break
-            created_after = now - max_age_seconds
-            ids, more = stale_page(self._partitions, partition, created_after, now, start_after)
+            live = LivePartition(partition, self._partitions, now - max_age_seconds, now)
+            ids, more = live.stale_page(start_after)
             self._shed_in_batches(ids[:left], now)
             # Tasks that are left over are found again from the same key.
             next_start = more if len(ids) <= left else start_after
