@@ -74,6 +74,8 @@ MOST_POLITE: Final = 10
 LONGEST_FIRST: Final = (
     *ONE_AT_A_TIME,
     "tests/unit/simulate/test_simulate_long.py",
+    "tests/unit/queue/test_interleaving.py",
+    "tests/contract/test_stores_agree.py",
     "tests/unit/benchmarks/test_harness_cells.py",
     "tests/unit/worker/test_isolate_soak.py",
     "tests/unit/aws/test_pass_bound.py",
@@ -92,96 +94,10 @@ LONGEST_FIRST: Final = (
 
 # `make test-all` (--all) runs every test on every store. `make test` leaves out slow tests, and slow files,
 # which it does not import.
-ONLY_WITH_ALL: Final = (
-    *("tests/soak", "tests/packaging", "tests/runtime"),
-    "tests/sql/test_postgres_versions.py",
-    "tests/unit/benchmarks/test_harness_cells.py",
-    "tests/dashboard/test_beside_the_demo.py",
-    *(
-        f"tests/dashboard/test_page.py::test_{name}"
-        for name in (
-            "a_row_that_would_move_under_a_press_waits_for_the_click",
-            "a_thousand_changes_a_second",
-            "tasks_fall_over_the_line",
-        )
-    ),
-    # Other pages show that their snippets are run.
-    "tests/docs/test_tutorial.py",
-    "tests/docs/test_pages.py::test_a_page_does_what_it_says[docs/recipes.md]",
-    "tests/docs/test_pages.py::test_a_page_does_what_it_says[docs/worker.md]",
-    *(f"tests/unit/simulate/test_simulate_{name}.py" for name in ("bars", "long", "theory")),
-    *(f"tests/contract/test_{name}.py" for name in ("attach_keys", "matching_concurrency")),
-    # Advice on one load shows that the better order is recommended, and the command which outage tips it.
-    *(
-        f"tests/unit/simulate/test_advice.py::test_{name}"
-        for name in (
-            "near_the_capacity_oldest_first_is_recommended",
-            *(f"no_false_alarm[{seed}]" for seed in range(3, 6)),
-            "outages_tip_oldest_first_over_but_not_newest_first",
-            "the_interval_of_a_gain_covers_what_other_recordings_show",
-        )
-    ),
-    # One walk shows that no task is lost; the function with the most imports, that the layer has them.
-    *(f"tests/unit/stores/test_conservation.py::test_walked[memory-300-{seed}]" for seed in range(1, 5)),
-    *(
-        f"tests/unit/aws/test_functions.py::test_a_function_imports_nothing_that_the_layer_leaves_out[{name}]"
-        for name in ("archive", "create_tasks", "sweep", "trigger")
-    ),
-    # One command of each package shows that a missing extra is named.
-    *(
-        f"tests/unit/cli/test_cli_extras.py::test_a_missing_extra_is_one_line[{row}]"
-        for row in (
-            *(f"boto3-aws-arguments{number}" for number in (3, 4, 5, 6, 8)),
-            *(f"sqlalchemy-sql-arguments{number}" for number in (10, 11)),
-        )
-    ),
-    # One client shows that a killed server loses nothing; other tests send arbitrary requests.
-    *(
-        f"tests/unit/cli/test_serve.py::test_{name}"
-        for name in (
-            "no_request_of_schemathesis_fails",
-            "nothing_is_lost_or_double_while_the_server_is_killed[go]",
-        )
-    ),
-    # The case of the worker already shows that each contender does all its tasks.
-    "tests/unit/benchmarks/test_throughput_page.py::test_everything_is_done_when_it_is_measured[claims",
-    # How costs grow.
-    *(
-        "tests/sql/test_bounded_claims.py",
-        "tests/sql/test_plans.py",
-        "tests/unit/stores/test_memory_growth.py",
-    ),
-    "tests/contract/test_matching_line.py::test_what_a_resource_reads_does_not_grow_with_the_line",
-    "tests/contract/test_count_cost.py::test_what_is_counted_and_listed",
-    "tests/contract/test_count_cost.py::test_the_price_of_an_exact_count_is_known_before_it_reads",
-    # DynamoDB's capacity units and limits.
-    *(f"tests/contract/test_{name}.py" for name in ("cost", "large_items", "matching_cost", "stale_index")),
-    *(
-        f"tests/unit/aws/test_{name}.py"
-        for name in ("kill_points", "permissions", "service_faults", "snap_start")
-    ),
-    # Other verbs show that a process may die after any call of DynamoDB.
-    *(
-        f"tests/contract/test_failures.py::test_a_process_may_die_after_any_call[{verb}]"
-        for verb in (
-            *("claims in a row", "complete and close", "extend", "release", "reprioritize", "retry"),
-            *("put over what is held", "put over what is done", "redrive as new"),
-        )
-    ),
-    "tests/contract/test_attach.py::TestCost::",
-    *(
-        f"tests/contract/test_concurrency.py::test_of_a_claim_and_a_change_one_wins[{change}]"
-        for change in ("cancel", "reprioritize")
-    ),
-    "tests/sql/test_horizon.py",
-    "tests/sql/test_limits_under_kills.py",
-    "tests/sql/test_standby.py",
-    # `make check` runs the linter, and one format shows that charts are drawn.
-    "tests/template/test_infrastructure_examples.py",
-    "tests/template/test_template.py::test_the_template_is_valid",
-    "tests/unit/cli/test_simulate_cli.py::test_a_plot_of_several_policies[html]",
-    "tests/unit/cli/test_simulate_cli.py::test_a_plot_of_several_policies[png]",
-    "tests/unit/cli/test_simulate_cli.py::test_a_standard_policy_is_plotted_once",
+ONLY_WITH_ALL: Final = tuple(
+    line
+    for line in (Path(__file__).parent / "only_with_all.txt").read_text("utf-8").splitlines()
+    if line and not line.startswith("#")
 )
 # Of these folders, `make test` runs only these files. The demonstration deploys the application and runs the
 # pipeline over what it archived; without an emulator, tests/unit/aws shows what every function does.
@@ -338,11 +254,25 @@ def quick(items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for item in kept if first[kept_case(item)] is item]
 
 
+def check_slow_tests(nodeids: list[str]) -> None:
+    """Check that `ONLY_WITH_ALL` names tests that exist: a test that was renamed would be quick again.
+
+    Raises:
+        UsageError: If it does not.
+    """
+    gone = [entry for entry in ONLY_WITH_ALL if not any(nodeid.startswith(entry) for nodeid in nodeids)]
+    if gone:
+        msg = f"tests/only_with_all.txt: no test is called {gone[0]}; correct or delete the line"
+        raise pytest.UsageError(msg)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and end with files of few tests, so that all processes end together.
 
     Without --all, and unless tests are named, only the quick ones are run.
     """
+    if config.getoption("all") and not config.option.file_or_dir:
+        check_slow_tests([item.nodeid for item in items])
     if config.getoption("without_servers"):
         kept = [item for item in items if server_of(item) is None]
     elif is_quick_run(config):
