@@ -2,11 +2,9 @@
 
 import json
 import os
-import random
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from typing import Any
@@ -171,41 +169,6 @@ def test_the_chain_of_tail_calls_ends_at_its_cap_and_the_kill_switch_stops_it(
         Name=application.outputs["KillSwitchParameterName"], Value="run", Type="String", Overwrite=True
     )
     wait_until(lambda: application.invoke("Sweep", {})["rang"])
-
-
-def stream_event(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of the stream as Lambda delivers it."""
-    images = {name: image for name, image in record["dynamodb"].items() if name.endswith("Image")}
-    return {
-        "eventName": record["eventName"],
-        "eventSource": "aws:dynamodb",
-        "dynamodb": {**images, "Keys": record["dynamodb"]["Keys"]},
-    }
-
-
-def test_duplicate_and_reordered_stream_records_make_no_task_run_twice(
-    deployed: Callable[..., Deployment],
-) -> None:
-    application = deployed(demo_task_seconds=0.05, worker_passes=2)
-    application.put(*({"payload": number} for number in range(60)))
-    inserts = [
-        stream_event(
-            {
-                "eventName": "INSERT" if change.old is None else "MODIFY",
-                "dynamodb": {"Keys": {}, "NewImage": change.new},
-            }
-        )
-        for change in application.changes()
-        if change.new is not None
-    ]
-    shuffled = random.Random(11).sample(inserts * 2, len(inserts) * 2)
-    batches = [{"Records": shuffled[start : start + 10]} for start in range(0, len(shuffled), 10)]
-    with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda batch: application.invoke("Trigger", batch), batches[:12]))
-    assert len(answers) == min(12, len(batches))
-    wait_until(lambda: application.queue.stats().success == 60)
-    assert set(application.runs().values()) == {1}
-    assert {task.attempts for task in application.queue.list(limit=100)} == {1}
 
 
 def test_a_burst_of_rings_starts_only_the_workers_that_are_reserved_and_each_ring_is_answered(

@@ -5,18 +5,13 @@ tests/unit/aws/test_permissions.py does that, on the calls that the functions ma
 """
 
 import json
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final
 
 import pytest
 
 from tests.e2e.conftest import Deployment
-from tests.support.functions import load_event
-from tests.support.http_events import event_of
-from tests.support.readings import within_seconds
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -72,59 +67,3 @@ def test_a_call_that_a_role_does_not_allow_is_denied(left_alone: Deployment) -> 
     with without(left_alone, "CreateTasks", "dynamodb:PutItem"):
         assert is_denied(left_alone, "CreateTasks", "dynamodb:PutItem", PUT)
     left_alone.invoke("CreateTasks", PUT)
-
-
-REQUEST: Final = event_of("POST", "/v1/tasks", {"payload": 1})
-RING: Final = load_event("process_tasks-doorbell")
-TAIL_CALL: Final = load_event("trigger-tail_call")
-# An action, and an event for which the function needs it. Without sns:Publish nothing fails here: the topics
-# of the emulator have SNS's default policy, which lets every role of the account publish.
-NEEDED: Final = [
-    ("CreateTasks", "dynamodb:PutItem", PUT),
-    ("CreateTasks", "dynamodb:BatchGetItem", PUT),
-    ("CreateTasks", "dynamodb:UpdateItem", PUT),
-    ("CreateTasks", "dynamodb:Query", PUT),
-    ("HttpApi", "dynamodb:PutItem", REQUEST),
-    ("HttpApi", "dynamodb:UpdateItem", REQUEST),
-    ("HttpApi", "dynamodb:Query", load_event("http_api-stats")),
-    ("HttpApi", "dynamodb:GetItem", load_event("http_api-get")),
-    ("Trigger", "ssm:GetParameter", TAIL_CALL),
-    ("Trigger", "dynamodb:BatchGetItem", load_event("trigger-insert")),
-    ("ProcessTasks", "ssm:GetParameter", RING),
-    ("ProcessTasks", "dynamodb:PutItem", RING),
-    ("ProcessTasks", "dynamodb:DeleteItem", RING),
-    ("ProcessTasks", "dynamodb:Query", RING),
-    ("ProcessTasks", "dynamodb:UpdateItem", RING),
-    ("Sweep", "ssm:GetParameter", {}),
-    ("Sweep", "dynamodb:Query", {}),
-    ("Sweep", "dynamodb:UpdateItem", {}),
-]
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1200)
-def test_without_an_action_something_named_fails(deployed_alone: Callable[..., Deployment]) -> None:
-    application = deployed_alone(
-        HttpApi="on", pass_seconds=1, settle_seconds=2, concurrency=1, demo_task_seconds=0.4
-    )
-
-    def fails(function: str, action: str, event: Any) -> bool:
-        # A process does not repeat reads, so each try has its own group.
-        group = uuid.uuid4().hex
-        if function == "CreateTasks":
-            event = {"tasks": [{"payload": 1, "group": group}]}
-        elif event is REQUEST:
-            event = event_of("POST", "/v1/tasks", {"payload": 1, "group": group})
-        elif function == "Sweep":  # no ring of the stream, so that no pass is quicker
-            application.queue.put("due", delay_seconds=0.01, group=group)
-        else:
-            application.queue.put_many([{"payload": number} for number in range(6)])
-        return is_denied(application, function, action, event)
-
-    silent = []
-    for function, action, event in NEEDED:
-        with without(application, function, action):
-            # A pass that is under way, or that died of the action before, delays the next one.
-            if not within_seconds(45, partial(fails, function, action, event)):
-                silent.append(f"{function} without {action}")
-    assert ", ".join(silent) == ""

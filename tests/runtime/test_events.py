@@ -30,6 +30,7 @@ from tests.runtime.lambda_runtime import (
 from tests.support.aws_stub import AwsStub
 from tests.support.functions import EVENTS, load_event
 from tests.support.http_events import difference, event_of_vector
+from tests.template.test_template import source
 from tests.unit.aws.test_functions import ACCEPTED, REFUSED
 
 pytestmark = [
@@ -93,7 +94,11 @@ class Session:
 
 def application_level(level: str) -> str:
     """Return ApplicationLogLevel for a LogLevel, as the template has it."""
-    return "DEBUG" if level == "DEBUG" else "INFO"
+    condition, if_debug, otherwise = source()["Globals"]["Function"]["LoggingConfig"]["ApplicationLogLevel"][
+        "Fn::If"
+    ]
+    assert source()["Conditions"][condition] == {"Fn::Equals": [{"Ref": "LogLevel"}, "DEBUG"]}
+    return str(if_debug if level == "DEBUG" else otherwise)
 
 
 def level_of(line: dict[str, Any]) -> int:

@@ -39,6 +39,8 @@ NOT_LOADED: Final = frozenset(
             "freshq.simulate",
             "freshq.stores.sql",
             "freshq.matching",
+            "freshq.telemetry",
+            "opentelemetry",
         ),
         "aws_lambda_powertools.utilities.data_classes",
         *("aws_xray_sdk", "freshq.aws.traces", "wrapt", "asyncio"),  # tracing is off
@@ -139,7 +141,7 @@ def test_the_layer_of_every_runtime_is_imported_by_its_interpreter(
     layer, packages = layer_of(tmp_path / "layer", runtime, found), tmp_path / "packages"
     packages.mkdir()
     runtime_folder(packages)
-    for function in FUNCTIONS:
+    for function in (*FUNCTIONS, "code_deploy_hook"):
         logical_id = "".join(part.title() for part in function.split("_")) + "Function"
         paths = json.dumps([str(path) for path in (application / logical_id, layer, packages)])
         done = subprocess.run(

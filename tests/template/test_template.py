@@ -110,14 +110,6 @@ def statements(function: str, *, attached: bool = False) -> list[dict[str, Any]]
     return [statement for policy in policies for statement in policy["PolicyDocument"]["Statement"]]
 
 
-def actions(function: str) -> set[str]:
-    return {
-        action
-        for statement in statements(function)
-        for action in ([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])
-    }
-
-
 def test_the_template_is_valid(tmp_path: Path) -> None:
     settings = {"SAM_CLI_TELEMETRY": "0", "HOME": str(tmp_path), "AWS_DEFAULT_REGION": "us-east-1"}
     done = python("-m", "samcli", "validate", "--lint", cwd=PROJECT, env=settings, check=False)
@@ -333,46 +325,6 @@ class TestStream:
 class TestRights:
     """Least privilege: what each function may do is what its code calls, on its own resources."""
 
-    @pytest.mark.parametrize(
-        ("function", "on_table"),
-        [
-            ("CreateTasks", {"Query", "GetItem", "BatchGetItem", "PutItem", "PartiQLInsert", "UpdateItem"}),
-            ("Trigger", {"GetItem", "BatchGetItem"}),
-            (
-                "ProcessTasks",
-                {
-                    *("Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem", "PartiQLUpdate"),
-                    *("DeleteItem", "BatchWriteItem"),
-                },
-            ),
-            ("Sweep", {"Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem", "DeleteItem"}),
-            ("Archive", set()),
-            ("HttpApi", {"Query", "GetItem", "BatchGetItem", "PutItem", "PartiQLInsert", "UpdateItem"}),
-        ],
-    )
-    def test_on_the_table(self, function: str, on_table: set[str]) -> None:
-        stream_reading = {"DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"}
-        allowed = {action.removeprefix("dynamodb:") for action in actions(function) if "dynamodb:" in action}
-        assert allowed - stream_reading == on_table
-
-    @pytest.mark.parametrize("function", FUNCTIONS)
-    def test_on_an_attached_table(self, function: str) -> None:
-        """Nothing on another table, no record replaced or deleted, and its description read to open it."""
-        given = {statement["Sid"]: statement for statement in statements(function, attached=True)}
-        own = {statement["Sid"] for statement in statements(function)}
-        opens = set() if function == "Archive" else {"OpenTable"}
-        assert set(given) == own - {"AddTasks", "ChangeTasksTogether"} | opens
-        on_table = {sid: each for sid, each in given.items() if "dynamodb:" in json.dumps(each["Action"])}
-        assert on_table
-        for sid, each in on_table.items():
-            resource = json.dumps(each["Resource"])
-            assert "QueueTable" not in resource
-            assert "${AttachTable}" in resource or each["Resource"] == {"Ref": "AttachStreamArn"}, sid
-            if any(
-                action in json.dumps(each["Action"]) for action in ("PutItem", "DeleteItem", "BatchWrite")
-            ):
-                assert "freshq#" in json.dumps(each["Condition"]["ForAllValues:StringLike"]), sid
-
     @pytest.mark.parametrize("function", FUNCTIONS)
     def test_nothing_is_allowed_everywhere_but_tracing(self, function: str) -> None:
         for statement in statements(function):
@@ -390,24 +342,6 @@ class TestRights:
         ]
         assert ("ec2:CreateNetworkInterface" in json.dumps(policy)) is has_vpc
         assert not of_type("AWS::IAM::Policy") | of_type("AWS::IAM::RolePolicy")
-
-    def test_only_who_rings_may_publish_and_only_to_one_topic(self) -> None:
-        topics = {
-            function: [
-                json.dumps(statement["Resource"])
-                for statement in statements(function)
-                if statement["Action"] == "sns:Publish"
-            ]
-            for function in FUNCTIONS
-        }
-        assert topics == {
-            "CreateTasks": [],
-            "Trigger": ['{"Ref": "ProcessTasksTopic"}'],
-            "ProcessTasks": ['{"Ref": "TriggerTopic"}'],
-            "Sweep": ['{"Ref": "ProcessTasksTopic"}'],
-            "Archive": [],
-            "HttpApi": [],
-        }
 
 
 class TestHttpApi:

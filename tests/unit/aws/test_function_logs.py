@@ -4,7 +4,6 @@ import io
 import json
 import logging
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ from tests.support.readings import known
 from tests.support.worker_threads import name_in_every_record, wait_until
 from tests.template.test_template import source
 from tests.unit.conftest import Application
-
-LEVELS = ["DEBUG", "INFO", "WARN", "ERROR"]
 
 
 @pytest.fixture
@@ -38,57 +35,6 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     root.removeHandler(of_runtime)
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
-
-
-def application_log_level(log_level: str) -> str:
-    """Return the level that Lambda filters by."""
-    condition, if_debug, otherwise = source()["Globals"]["Function"]["LoggingConfig"]["ApplicationLogLevel"][
-        "Fn::If"
-    ]
-    assert source()["Conditions"][condition] == {"Fn::Equals": [{"Ref": "LogLevel"}, "DEBUG"]}
-    return str(if_debug if log_level == "DEBUG" else otherwise)
-
-
-def passes_lambda(line: str, level: str) -> bool:
-    """Return whether Lambda keeps a line: one without a level and a time in RFC 3339 counts as INFO."""
-    fields = json.loads(line)
-    own = logging.getLevelName(fields.get("level", "INFO"))
-    try:
-        timed = datetime.fromisoformat(str(fields.get("timestamp"))).tzinfo is not None
-    except ValueError:
-        timed = False
-    return (own if timed else logging.INFO) >= logging.getLevelNamesMapping()[level]
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_no_level_shows_what_the_sdk_sends(application: Application, log: io.StringIO, level: str) -> None:
-    """In the runtime, LogLevel=DEBUG is the level of the root logger before a handler is imported."""
-    logging.getLogger().setLevel(level)
-    observability.set_log_levels(level)
-    application.invoke("create_tasks", {"tasks": [{"payload": "s3cr3t"}]})
-    assert "s3cr3t" not in log.getvalue()
-    assert len(log.getvalue().splitlines()) < 10
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_no_level_loses_a_metric(
-    application: Application, log: io.StringIO, capsys: pytest.CaptureFixture[str], level: str
-) -> None:
-    observability.set_log_levels(level)
-    application.invoke("create_tasks", {"tasks": [{"payload": 1}, {"payload": 2, "priority": -1}]})
-    observability.logger.error("the end")
-    filtered_by = application_log_level(level)
-    metrics = [line for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
-    assert len(metrics) == 1
-    assert passes_lambda(metrics[0], filtered_by)
-    lines: list[dict[str, Any]] = [json.loads(line) for line in log.getvalue().splitlines()]
-    assert lines[-1]["message"] == "the end"
-    least = logging.getLevelNamesMapping()[level]
-    for line in lines:
-        assert logging.getLevelNamesMapping()[line["level"]] >= least
-        assert passes_lambda(json.dumps(line), filtered_by)
-    said = {line["message"] for line in lines}
-    assert ("tasks put" in said) == (level != "ERROR")
 
 
 def test_the_runtimes_report_lines_are_logged() -> None:

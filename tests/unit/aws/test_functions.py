@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError
 
 from freshq import Busy, Queue, StoreError
 from freshq.aws import observability, producer
@@ -22,9 +21,8 @@ from freshq.queue.core import core_of
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.conftest import Clock
 from tests.support.function_chain import ring_event
-from tests.support.functions import EVENTS, PROJECT, Context, load_event
+from tests.support.functions import EVENTS, Context, load_event
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.programs import python
 from tests.support.refusals import refused
 from tests.support.table_clock import Ahead
 from tests.unit.conftest import Application
@@ -265,28 +263,6 @@ def test_a_wrong_setting_is_named(
         application.invoke(function, events[function])
 
 
-@pytest.mark.parametrize(
-    "function", ["archive", "create_tasks", "http_api", "process_tasks", "sweep", "trigger"]
-)
-def test_a_function_imports_nothing_that_the_layer_leaves_out(function: str) -> None:
-    program = (
-        "import sys, runpy; runpy.run_path(sys.argv[1]); "
-        "print(*sorted(name for name in sys.modules if name.startswith(tuple(sys.argv[2:]))))"
-    )
-    left_out = [
-        "freshq.cli",
-        "freshq.feeds.relay",
-        "freshq.feeds.schedules",
-        "freshq.simulate",
-        "freshq.stores.sql",
-        "opentelemetry",
-        "sqlalchemy",
-    ]
-    left_out += ["freshq.telemetry", "typer"]
-    done = python("-c", program, str(PROJECT / "functions" / function / "app.py"), *left_out)
-    assert done.stdout.split() == []
-
-
 class TestTrigger:
     def test_it_rings_once_for_a_batch_with_an_insert(self, application: Application) -> None:
         assert application.invoke("trigger", load_event("trigger-insert"))["rang"]
@@ -316,12 +292,6 @@ class TestTrigger:
     def test_it_rejects_an_event_without_records(self, application: Application) -> None:
         with refused("event"):
             application.invoke("trigger", {"Records": []})
-
-    @nothing_to_measure
-    def test_a_failing_topic_fails_the_batch_so_that_it_is_retried(self, application: Application) -> None:
-        application.set("FRESHQ_PROCESS_TASKS_TOPIC_ARN", application.trigger_topic_arn + "-gone")
-        with pytest.raises(ClientError):
-            application.invoke("trigger", load_event("trigger-insert"))
 
 
 class TestProcessTasks:
@@ -607,12 +577,6 @@ class TestArchive:
         assert reason.startswith(f"{sequence}: ")
         assert deliveries.events[4] == {"sequence": sequence, "unreadable": reason.partition(": ")[2]}
         assert [event.get("event_id") for event in deliveries.events].count(None) == 1
-
-    @nothing_to_measure
-    def test_a_failing_firehose_fails_the_batch(self, application: Application) -> None:
-        """Without a delivery stream the call fails, and nothing counts as archived."""
-        with pytest.raises(ClientError, match="Archive"):
-            application.invoke("archive", load_event("archive-life"))
 
 
 def ample_time() -> float:

@@ -16,7 +16,7 @@ from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.queue.polling import answer_of
 from freshq.testing import FaultyStore
 from tests.support.functions import PROJECT, Context, load_event
-from tests.support.http_events import difference, event_of, event_of_vector
+from tests.support.http_events import event_of, event_of_vector
 from tests.support.refusals import refused
 from tests.unit.aws.test_function_logs import log
 from tests.unit.aws.test_function_metrics import emitted
@@ -34,13 +34,6 @@ def invoked(application: Application, *request: Any, **more: Any) -> dict[str, A
 
 def content(answer: dict[str, Any]) -> Any:
     return json.loads(answer["body"])
-
-
-def test_the_vectors(application: Application) -> None:
-    different = [
-        difference(vector, application.invoke("http_api", event_of_vector(vector))) for vector in VECTORS
-    ]
-    assert [each for each in different if each] == []
 
 
 def test_the_answers_are_those_of_the_server(application: Application) -> None:

@@ -169,13 +169,6 @@ class TestArchive:
         assert chain.invoke("archive", load_event("archive-life")) == {"batchItemFailures": []}
         assert metrics_in(capsys)["EventsArchived"] == 4
 
-    def test_a_batch_that_comes_twice_has_the_same_event_ids(self, chain: Chain) -> None:
-        for _ in range(2):
-            chain.invoke("archive", load_event("archive-life"))
-        ids = [json.loads(line)["event_id"] for data in chain.stub.delivered for line in data.splitlines()]
-        assert ids[:4] == ids[4:]
-        assert len(set(ids)) == 4
-
     def test_what_is_rejected_is_sent_again_only_if_a_call_fits_into_the_time(self, chain: Chain) -> None:
         left = iter(
             [60.0, environment.LONGEST_DELIVERY_SECONDS, *[environment.LONGEST_DELIVERY_SECONDS - 1] * 10]
