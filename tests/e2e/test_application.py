@@ -1,19 +1,16 @@
 """The deployed application: real functions, stream, topics and rights, on the embedded emulator."""
 
-import json
 import os
 import signal
 import time
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any
 
 import pytest
 
 from freshq import TaskStatus
 from tests.e2e.conftest import Deployment, wait_until
-from tests.support.functions import load_event
 from tests.support.readings import known
 
 # A chain of passes that is idle for longer has broken.
@@ -42,19 +39,6 @@ def test_what_is_put_is_done_once_and_what_is_delayed_when_it_is_due(
     assert later.updated >= later.first_due
     stats = application.queue.stats()
     assert (stats.pending, stats.delayed, stats.taken, stats.shed) == (0, 0, 0, 0)
-
-
-def test_every_claim_is_logged_and_no_payload_is(deployed: Callable[..., Deployment]) -> None:
-    application = deployed(demo_task_seconds=0.02)
-    ids = {f"task-{number}" for number in range(10)}
-    application.put(*({"task_id": task_id, "payload": {"secret": "s3cr3t"}} for task_id in ids))
-
-    def logged(message: str) -> set[str]:
-        return {line["task_id"] for line in application.log("ProcessTasks") if line["message"] == message}
-
-    wait_until(lambda: logged("task settled") == ids)  # the log comes when an invocation has ended
-    assert logged("task claimed") == ids
-    assert "s3cr3t" not in json.dumps([application.log(name) for name in ("CreateTasks", "ProcessTasks")])
 
 
 def test_a_task_comes_back_from_a_worker_that_is_killed_in_the_middle_of_it(
@@ -144,33 +128,6 @@ class Chain:
         return stats.pending + stats.taken
 
 
-def test_the_chain_of_tail_calls_ends_at_its_cap_and_the_kill_switch_stops_it(
-    deployed: Callable[..., Deployment],
-) -> None:
-    application = deployed(
-        pass_seconds=1, settle_seconds=2, concurrency=1, demo_capacity=1, demo_task_seconds=0.4, max_hops=2
-    )
-    application.put(*({"payload": number} for number in range(60)))
-
-    chain = Chain(application)
-
-    def capped() -> bool:
-        chain.left()
-        messages = [line["message"] for line in application.log("ProcessTasks")]
-        return "too many tail calls in a row; the sweep will ring" in messages
-
-    wait_until(capped)
-    assert application.queue.stats().pending > 0
-    application.client("ssm").put_parameter(
-        Name=application.outputs["KillSwitchParameterName"], Value="stop", Type="String", Overwrite=True
-    )
-    assert application.invoke("Sweep", {})["skipped"] == "the kill switch says stop"
-    application.client("ssm").put_parameter(
-        Name=application.outputs["KillSwitchParameterName"], Value="run", Type="String", Overwrite=True
-    )
-    wait_until(lambda: application.invoke("Sweep", {})["rang"])
-
-
 def test_a_burst_of_rings_starts_only_the_workers_that_are_reserved_and_each_ring_is_answered(
     deployed: Callable[..., Deployment],
 ) -> None:
@@ -185,25 +142,6 @@ def test_a_burst_of_rings_starts_only_the_workers_that_are_reserved_and_each_rin
 
     wait_until(lambda: answers() == rings)
     assert len(application.processes("ProcessTasks")) <= reserved
-
-
-def test_a_canary_has_a_queue_of_its_own_in_the_process_that_serves_the_other(
-    deployed: Callable[..., Deployment],
-) -> None:
-    """Like the hook of a deployment: invoke a new version, then shift traffic to it."""
-    application = deployed(demo_task_seconds=0.02)
-
-    def canary(function: str, event: Any) -> Any:
-        return application.invoke(function, {"canary": "canary-1", "event": event})
-
-    put = {"tasks": [{"task_id": "canary-1", "payload": None, "kind": "canary"}]}
-    assert canary("CreateTasks", put)["created"] == 1
-    assert canary("ProcessTasks", load_event("process_tasks-doorbell"))["succeeded"] == 1
-    assert canary("Sweep", {})["stats"]["success"] == 0
-    assert canary("Trigger", load_event("trigger-no-insert"))["rang"] is False
-    assert application.queue.get("canary-1") is None
-    application.put({"task_id": "live", "payload": 1})
-    wait_until(lambda: application.invoke("Sweep", {}) and application.queue.stats().success == 1)
 
 
 def test_the_schedule_runs_the_sweep_by_itself(left_alone: Deployment) -> None:

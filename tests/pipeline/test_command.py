@@ -1,7 +1,6 @@
 """Bad input is one line and status 2; a missing Java is replaced by the one in a wheel."""
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -28,11 +27,8 @@ from freshq_pipeline.errors import (
     BAD_INPUT_STATUS,
     DIFFERENCE_STATUS,
     FAILED_STATUS,
-    REPORT_STATUS,
-    UNFINISHED_STATUS,
     VIOLATION_STATUS,
     BadInput,
-    NotRegistered,
 )
 from freshq_pipeline.replays.record import Occupancy
 from freshq_pipeline.replays.scenarios import check
@@ -194,17 +190,6 @@ def test_a_replay_far_from_the_recording_has_its_own_status(
     else:
         assert re.search(f"Probably .*{reason}", line), line
     run.finish_replay({"queues": [{"check": near}]}, as_json=True)
-
-
-def test_a_replay_that_reads_new_violations_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """No later run calls them new."""
-    run = Ending(Folder("out"), summary={"ledger_violations": 3, "new_ledger_violations": 1})
-    with pytest.raises(typer.Exit) as ended:
-        run.finish_replay({"queues": []}, as_json=True)
-    assert ended.value.exit_code == VIOLATION_STATUS
-    said = capsys.readouterr()
-    assert "ledger violations: 1 new, 3 in all" in said.err
-    assert json.loads(said.out) == {"queues": [], "new_ledger_violations": 1, "problems": []}
 
 
 def test_a_run_shows_its_part_and_how_much_of_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,42 +398,3 @@ def test_what_became_of_the_tasks_comes_first(capsys: pytest.CaptureFixture[str]
     ending.headlines = {"mail": "All done."}
     ending.finish(as_json=True)
     assert "All done" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("failing", "status"), [("catalog", UNFINISHED_STATUS), ("report", REPORT_STATUS)])
-def test_a_published_run_reports_before_it_says_what_failed(
-    failing: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The alarms of a cluster count the lines of JSON."""
-    write_lines(tmp_path / "in/a.json", [{}])
-    summary = {"run_id": "1", "ledger_violations": 3, "new_ledger_violations": 1}
-    reported = list[str]()
-
-    def execute(request: RunRequest, *_arguments: object) -> dict[str, Any]:
-        request.out.write_json("summary.json", summary)
-        if failing == "catalog":
-            error = NotRegistered("the tables are published, but not all are registered")
-            error.summary = summary
-            raise error
-        return summary
-
-    def write_report(out: Folder) -> dict[str, str]:
-        reported.append(out.uri)
-        if failing == "report":
-            msg = "no space left"
-            raise OSError(msg)
-        return {}
-
-    monkeypatch.setattr("freshq_pipeline.runs.batch.execute", execute)
-    monkeypatch.setattr("freshq_pipeline.report.page.write_report", write_report)
-    out = str(tmp_path / "out")
-    result = CliRunner().invoke(app, ["run", "--events", str(tmp_path / "in"), "--out", out, "--json"])
-    assert result.exit_code == status
-    printed = json.loads(result.stdout)
-    assert printed == summary | {"problems": printed["problems"]}
-    assert reported == [out]
-    first, last = result.stderr.splitlines()
-    assert first == "freshq-pipeline: ledger violations: 1 new, 3 in all; see the table violations"
-    assert last.startswith("freshq-pipeline: the tables ")
-    assert printed["problems"] == [last.removeprefix("freshq-pipeline: ")]
-    assert ("registered" if failing == "catalog" else "the report is not: no space left") in last
