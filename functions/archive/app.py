@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from freshq.aws.archive import Archive, ArchiveSettings
-from freshq.aws.environment import connect_at_init, firehose_client
+from freshq.aws.environment import DELIVERY_CONFIG, client_of, connect_at_init
 from freshq.aws.invocation import Connected, records_of
 from freshq.aws.observability import count, fields, logger, observed
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def _archive() -> Archive:
     settings = ArchiveSettings.load()
     key = settings.attach_key or None
-    return Archive(firehose_client(), settings.delivery_stream, key=key, table=settings.table)
+    client = client_of("firehose", DELIVERY_CONFIG)
+    return Archive(client, settings.delivery_stream, key=key, table=settings.table)
 
 
 connect_at_init(_archive)

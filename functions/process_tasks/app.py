@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from freshq.aws.environment import connect_at_init
 from freshq.aws.invocation import Connected
@@ -20,15 +20,7 @@ from freshq.aws.worker_pass import Connections, tail_call, work
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-# Advice if the module of the runner is missing.
-ADVICE: Final = "add it to functions/process_tasks or to a layer"
-
-
-@Connected
-def _connections() -> Connections:
-    return Connections.open(ADVICE)
-
-
+_connections = Connected(Connections.open)
 connect_at_init(_connections)
 
 

@@ -50,7 +50,7 @@ def test_the_kill_switch_is_read_with_it() -> None:
         body = Answer(b'{"Parameter": {"Value": "stop", "Version": 3, "Type": "String"}}')
         return AWSResponse(request.url, 200, HTTPHeaders(), body)
 
-    own, whole = environment.ssm_client(), boto3.client("ssm")
+    own, whole = environment.client_of("ssm", environment.SMALL_CALL_CONFIG), boto3.client("ssm")
     assert own.meta.service_model.operation_names == ["GetParameter"]
     for client in (own, whole):
         events: Any = client.meta.events  # a handler may answer, which its types do not say

@@ -174,7 +174,11 @@ class TestArchive:
             [60.0, environment.LONGEST_DELIVERY_SECONDS, *[environment.LONGEST_DELIVERY_SECONDS - 1] * 10]
         )
         chain.stub.rejected = [1] * 10
-        archive = Archive(environment.firehose_client(), "Archive", sleep=lambda _seconds: None)
+        archive = Archive(
+            environment.client_of("firehose", environment.DELIVERY_CONFIG),
+            "Archive",
+            sleep=lambda _seconds: None,
+        )
         records = load_event("archive-life")["Records"]
         delivery = archive.deliver(records, lambda: next(left))
         assert chain.stub.requests["PutRecordBatch"] == 2

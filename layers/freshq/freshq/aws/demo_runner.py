@@ -33,43 +33,32 @@ class DemoSettings(EnvironmentSettings):
     task_seconds: Annotated[float, Field(gt=0)] = 1.0
 
 
-class DemoDownstream:
-    """A legacy system that serves few calls at a time and has no queue."""
-
-    def __init__(self, capacity: int, task_seconds: float) -> None:
-        """Serve up to `capacity` calls at a time; each takes `task_seconds`."""
-        self._free = threading.BoundedSemaphore(capacity)
-        self._task_seconds = task_seconds
-
-    def call(self) -> float:
-        """Do one unit of work, and return its duration in seconds.
-
-        Raises:
-            Busy: If it has no free capacity.
-        """
-        if not self._free.acquire(blocking=False):
-            raise Busy("the demonstration downstream has no free capacity")
-        try:
-            time.sleep(self._task_seconds)
-        finally:
-            self._free.release()
-        return self._task_seconds
-
-
 @cache
-def _downstream() -> DemoDownstream:
+def _downstream() -> tuple[threading.BoundedSemaphore, float]:
+    """Return the free capacity of the downstream, and the duration of a call in seconds."""
     settings = DemoSettings.load()
-    return DemoDownstream(settings.capacity, settings.task_seconds)
+    return threading.BoundedSemaphore(settings.capacity), settings.task_seconds
 
 
 def run(task: Task) -> dict[str, Any]:
-    """Call the demonstration downstream for a task.
+    """Call the demonstration downstream, which serves few calls at a time and has no queue.
 
     Rejects a task whose payload has ``"reject": true``, to demonstrate dead letters.
+
+    Raises:
+        Busy: If the downstream has no free capacity.
+        Reject: If the payload asks for it.
     """
     if isinstance(task.payload, dict) and task.payload.get("reject"):
         raise Reject("the payload asked to be rejected")
-    return {"served_seconds": _downstream().call()}
+    free, task_seconds = _downstream()
+    if not free.acquire(blocking=False):
+        raise Busy("the demonstration downstream has no free capacity")
+    try:
+        time.sleep(task_seconds)
+    finally:
+        free.release()
+    return {"served_seconds": task_seconds}
 
 
 def canary(_task: Task) -> None:

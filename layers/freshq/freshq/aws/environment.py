@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from types_boto3_dynamodb import DynamoDBClient
-    from types_boto3_firehose import FirehoseClient
-    from types_boto3_sns import SNSClient
-    from types_boto3_ssm import SSMClient
 
     from freshq.aws.invocation import Connected
     from freshq.aws.pass_options import StoredPassOptions
@@ -251,21 +248,6 @@ def client_of(service: str, config: Config) -> Any:
     """Return a client of a service."""
     with _making:
         return session().create_client(service, config=config)
-
-
-def firehose_client() -> FirehoseClient:
-    """Return a client of the archive. A call ends within `LONGEST_DELIVERY_SECONDS`."""
-    return cast("FirehoseClient", client_of("firehose", DELIVERY_CONFIG))
-
-
-def sns_client() -> SNSClient:
-    """Return a client of the doorbells."""
-    return cast("SNSClient", client_of("sns", SMALL_CALL_CONFIG))
-
-
-def ssm_client() -> SSMClient:
-    """Return a client of the kill switch, limited to getting parameters."""
-    return cast("SSMClient", client_of("ssm", SMALL_CALL_CONFIG))
 
 
 def dynamodb_client() -> DynamoDBClient:

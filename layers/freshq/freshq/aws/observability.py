@@ -192,22 +192,17 @@ def log_transition(message: str, task_id: str, **facts: Any) -> None:
     log(message, **fields(task_id=task_id, **facts))
 
 
-def traced_handler(handler: Handler) -> Handler:
-    """Return the handler with subsegments around its invocations; unchanged if tracing is off."""
-    if not IS_TRACED:
-        return handler
-    from freshq.aws import traces
-
-    return traces.traced_handler(handler)
-
-
 def observed(handler: Handler) -> Handler:
     """Return a handler with logs, metrics and traces, which also answers the hook of a deployment.
 
     The hook's event is ``{"canary": QUEUE, "event": EVENT}``. Such an invocation works on a queue of its own,
     and its metrics have the queue `canary`, so that no alarm sees them.
     """
-    in_trace = traced_handler(handler)
+    in_trace = handler
+    if IS_TRACED:
+        from freshq.aws import traces
+
+        in_trace = traces.traced_handler(handler)
 
     @wraps(handler)
     def handle(event: Any, context: Any) -> Any:

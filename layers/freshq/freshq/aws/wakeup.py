@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from freshq.aws.environment import Arn, QueueSettings, sns_client, ssm_client
+from freshq.aws.environment import SMALL_CALL_CONFIG, Arn, QueueSettings, client_of
 from freshq.aws.invocation import part_of, records_of, text_of
 from freshq.model.validation import problem_of
 from freshq.stores.dynamodb.passes import WorkerPasses
@@ -140,8 +140,9 @@ class WakeUp:
             client: A client for the table with the pass slots.
         """
         passes = WorkerPasses(settings.table, settings.queue_name, client, names=settings.names(client))
-        switch = KillSwitch(ssm_client(), settings.kill_switch_parameter)
-        return cls(topic_arn, cache(sns_client), switch, passes, settings.pass_options(client))
+        switch = KillSwitch(client_of("ssm", SMALL_CALL_CONFIG), settings.kill_switch_parameter)
+        sns = cache(partial(client_of, "sns", SMALL_CALL_CONFIG))
+        return cls(topic_arn, sns, switch, passes, settings.pass_options(client))
 
     def ring(self, ring: Ring) -> None:
         """Publish a ring. Errors of SNS, after the SDK's retries, are raised."""

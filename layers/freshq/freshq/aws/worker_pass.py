@@ -52,6 +52,8 @@ TAIL_SECONDS: Final = 1.0
 # A pass fails if its store does not answer for this time, so that alarms notice; the sweep starts the next
 # pass.
 GIVE_UP_SECONDS: Final = 10.0
+# If the module of the runner is missing.
+ADVICE: Final = "add it to functions/process_tasks or to a layer"
 # Kind of the task that a stack with SyntheticTask=on puts every minute.
 SYNTHETIC: Final = "freshq-synthetic"
 
@@ -310,11 +312,8 @@ class Connections:
     breakers: dict[str, RunBreaker] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, advice: str) -> Self:
+    def open(cls) -> Self:
         """Return the connections that the environment describes.
-
-        Args:
-            advice: Advice for the error if the module of the runner is missing.
 
         Raises:
             ValueError: If a setting is wrong, or the runner cannot be loaded.
@@ -323,7 +322,7 @@ class Connections:
         os.environ.update(_powertools_of(settings.runner) | settings.runner_environment)
         client = dynamodb_client()
         wakeup = WakeUp.connect(settings, settings.trigger_topic_arn, client)
-        runner = checked_runner(load_runner(settings.runner, advice))
+        runner = checked_runner(load_runner(settings.runner, ADVICE))
         if is_canary():
             runner = canary_of(runner, settings.runner.partition(":")[0])
         runner = traced(runner)
