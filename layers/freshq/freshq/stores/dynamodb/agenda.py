@@ -30,7 +30,7 @@ from freshq.stores.dynamodb.items import (
 )
 from freshq.stores.dynamodb.leases import due_at, due_attributes, is_lease_record, next_check, task_ids_of
 from freshq.stores.dynamodb.part import DynamoPart
-from freshq.stores.dynamodb.queries import DUE_PAGE_KEYS, due_after, due_ids, earliest_due
+from freshq.stores.dynamodb.queries import DUE_PAGE_KEYS, due_query, earliest_due
 from freshq.stores.dynamodb.schema import KEY
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class DynamoAgenda(DynamoPart):
         pages_left = ceil(limit / DUE_PAGE_KEYS)
         cut_short = False
         for partition in self.keyspace.due_partitions(queue):
-            for ids in due_ids(self.calls, partition, now):
+            arguments = due_query(partition, "<=", now) | {"Limit": DUE_PAGE_KEYS}
+            for ids in map(queries.ids_of, queries.pages_of(self.calls, arguments)):
                 due += self._due_among(ids, now, limit - len(due))
                 pages_left -= 1
                 if len(due) >= limit:
@@ -91,8 +92,11 @@ class DynamoAgenda(DynamoPart):
 
     @override
     def next_due(self, queue: str, now: float) -> float | None:
-        partitions = self.keyspace.due_partitions(queue)
-        return min((due for each in partitions for due in due_after(self.calls, each, now)), default=None)
+        first = [
+            self.calls.query(due_query(partition, ">", now) | {"Limit": 1})
+            for partition in self.keyspace.due_partitions(queue)
+        ]
+        return min((due for page in first for _id, due in queries.due_entries(page)), default=None)
 
     @override
     def listed(
@@ -112,7 +116,7 @@ class DynamoAgenda(DynamoPart):
         return self._pending(chain(keys, self._due_keys(queue, None)))
 
     def _due_keys(self, queue: str, after: Item | None) -> Iterator[Item]:
-        searches = {name: queries.due_query(name) for name in self.keyspace.due_partitions(queue)}
+        searches = {name: due_query(name) for name in self.keyspace.due_partitions(queue)}
         if after is not None and after["dueShard"]["S"] in searches:
             searches[after["dueShard"]["S"]]["ExclusiveStartKey"] = after
         return self._keys(("dueShard", "dueAt"), searches, after)
@@ -175,7 +179,7 @@ class DynamoAgenda(DynamoPart):
             size = min(2 * size, BATCH_GET_KEYS) if len(held) == len(some) else FIRST_HELD
 
     def _lease_records(self, queue: str) -> Iterator[Item]:
-        due = map(queries.due_query, self.keyspace.due_partitions(queue))
+        due = map(due_query, self.keyspace.due_partitions(queue))
         pages = chain.from_iterable(queries.pages_of(self.calls, arguments) for arguments in due)
         ids = chain.from_iterable(map(queries.ids_of, pages))
         records = self.calls.get_many([item_id for item_id in ids if item_id.startswith(LEASE_PREFIX)])

@@ -305,7 +305,7 @@ def _payload(item: Item) -> Any:
 def update_arguments(
     task_id: str,
     changes: Mapping[str, Item | None],
-    condition: tuple[str, Item],
+    condition: Item,
     keyspace: Keyspace,
     added: str = "",
 ) -> Item:
@@ -314,7 +314,7 @@ def update_arguments(
     Args:
         task_id: Id of the task.
         changes: New values by name; None to remove the attribute.
-        condition: The condition, and the values in it.
+        condition: As `condition` returns it.
         keyspace: Names of the table's index partitions.
         added: The attributes to increment, as an ADD clause without its keyword.
     """
@@ -327,8 +327,8 @@ def update_arguments(
     return {
         "Key": {KEY: {"S": task_id}},
         "UpdateExpression": _update_expression(tuple(changes), removed, added),
-        "ConditionExpression": condition[0],
-        "ExpressionAttributeValues": values | condition[1],
+        "ConditionExpression": condition["ConditionExpression"],
+        "ExpressionAttributeValues": values | condition["ExpressionAttributeValues"],
     }
 
 
@@ -384,14 +384,8 @@ def condition(expression: str, **values: Item) -> Item:
     return {"ConditionExpression": expression, "ExpressionAttributeValues": named}
 
 
-def delete_condition(task: Task, guard: Guard) -> Item:
-    """Return the condition of a DeleteItem that deletes a task if a guard holds."""
-    condition, values = guarded(task.queue, guard)
-    return {"ConditionExpression": condition, "ExpressionAttributeValues": values}
-
-
-def guarded(queue: str, guard: Guard) -> tuple[str, Item]:
-    """Return the condition that a guard holds for a task of a queue, and its values."""
+def guarded(queue: str, guard: Guard) -> Item:
+    """Return the condition that a guard holds for a task of a queue."""
     conditions = ["#taskStatus = :guardStatus", "#taskQueue = :guardQueue"]
     values: Item = {":guardStatus": {"S": guard.status.value}, ":guardQueue": {"S": queue}}
     if guard.lease_token is not None:
@@ -400,7 +394,7 @@ def guarded(queue: str, guard: Guard) -> tuple[str, Item]:
     if guard.request_token is not None:
         conditions.append("#requestToken = :guardRequest")
         values[":guardRequest"] = {"S": guard.request_token}
-    return " AND ".join(conditions), values
+    return {"ConditionExpression": " AND ".join(conditions), "ExpressionAttributeValues": values}
 
 
 def claim_arguments(
@@ -440,7 +434,8 @@ def claim_arguments(
     if keyspace.is_attached:
         del changes["ttl"]
     values |= {":pending": PENDING, ":queue": {"S": queue}}
-    return update_arguments(entry.task_id, changes, (CLAIMABLE, values), keyspace, added="#attempts :one")
+    claimable = {"ConditionExpression": CLAIMABLE, "ExpressionAttributeValues": values}
+    return update_arguments(entry.task_id, changes, claimable, keyspace, added="#attempts :one")
 
 
 def record_id(queue: str, name: str) -> str:

@@ -23,7 +23,7 @@ from freshq.stores.clocks import ElapsedTime
 from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import InvalidUpdate
 from freshq.stores.dynamodb.items import CONTROL_PREFIX, has_record, level_name, milliseconds
-from freshq.stores.dynamodb.queries import earliest_due, newest_due
+from freshq.stores.dynamodb.queries import due_entries, due_query, earliest_due, pages_of
 from freshq.stores.lines import CLASS_CHARS, Line
 
 if TYPE_CHECKING:
@@ -332,9 +332,13 @@ class LineListing:
         ]
 
     def _pages(self, since: float, start_after: Item | None) -> tuple[list[tuple[str, float]], Item | None]:
-        return newest_due(
-            self._calls, lines_partition(self._queue), since, start_after, max_pages=MAX_LIST_PAGES
-        )
+        """Read entries from the latest to a time in seconds; return the key after which there may be more."""
+        arguments = due_query(lines_partition(self._queue), ">=", since) | {"ScanIndexForward": False}
+        if start_after is not None:
+            arguments["ExclusiveStartKey"] = start_after
+        pages = list(islice(pages_of(self._calls, arguments), MAX_LIST_PAGES))
+        found = [entry for page in pages for entry in due_entries(page)]
+        return found, pages[-1].get("LastEvaluatedKey")
 
 
 class LineClosings:
@@ -743,21 +747,6 @@ class LineRecords:
             raise
         with self._lock:
             of.known.announced(listed)
-
-    def may_have_work(self, queue: str, line: Line) -> None:
-        """Note that a line may have more tasks."""
-        with self._lock:
-            self._of(queue).known.may_have_work(line)
-
-    def drained(self, queue: str, line: Line, *, quiet: bool) -> None:
-        """Note that this process took the last task of a line; `quiet` if no task was put recently."""
-        with self._lock:
-            self._of(queue).known.drained(line, time.monotonic(), quiet=quiet)
-
-    def found_empty(self, queue: str, line: Line) -> None:
-        """Note that a line has no claimable task."""
-        with self._lock:
-            self._of(queue).known.found_empty(line, time.monotonic())
 
     def close_empty(self, queue: str, clock: Callable[[], float], least: int) -> None:
         """Delete the records of up to `CLOSING_LINES` empty lines, if there are at least `least`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 import sys
+import time
 import zlib
 from dataclasses import dataclass, field
 from functools import partial
@@ -401,19 +402,21 @@ class DynamoReader(DynamoWaiting, LineReader["IndexEntry"]):
         """
         if self._groups is None:
             return
-        queue, lines = self.queue, self.store.line_records
-        for key, search in self._searches.items():
-            if len(key) == 1:  # only lines of groups have records
-                continue
-            line = parse_line(key)
-            if search.shards_left or search.task_ids - tried or self._request.passes_over:
-                lines.may_have_work(queue, line)
-            elif search.task_ids.isdisjoint(taken):
-                lines.found_empty(queue, line)
-            else:
-                lines.drained(queue, line, quiet=self.moment.now - search.newest_created >= QUIET_SECONDS)
+        now = time.monotonic()
+        with self._lock:
+            for key, search in self._searches.items():
+                if len(key) == 1:  # only lines of groups have records
+                    continue
+                line = parse_line(key)
+                if search.shards_left or search.task_ids - tried or self._request.passes_over:
+                    self._groups.may_have_work(line)
+                elif search.task_ids.isdisjoint(taken):
+                    self._groups.found_empty(line, now)
+                else:
+                    quiet = self.moment.now - search.newest_created >= QUIET_SECONDS
+                    self._groups.drained(line, now, quiet=quiet)
         least = MIN_CLOSING_LINES if len(taken) == self._request.limit else 1
-        lines.close_empty(queue, self.clock, least)
+        self.store.line_records.close_empty(self.queue, self.clock, least)
 
 
 @dataclass(eq=False)

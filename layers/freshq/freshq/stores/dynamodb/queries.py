@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -431,18 +431,6 @@ def due_entries(page: Item) -> list[tuple[str, float]]:
     return [(item["taskId"]["S"], seconds(item["dueAt"])) for item in page["Items"]]
 
 
-def due_ids(calls: TableCalls, partition: str, now: float) -> Iterator[list[str]]:
-    """Yield the ids that are due in a partition of the due index, page by page."""
-    arguments = due_query(partition, "<=", now) | {"Limit": DUE_PAGE_KEYS}
-    return map(ids_of, pages_of(calls, arguments))
-
-
-def due_after(calls: TableCalls, partition: str, now: float) -> list[float]:
-    """Return the first time after `now`, in seconds, in a partition of the due index, if there is one."""
-    page = calls.query(due_query(partition, ">", now) | {"Limit": 1})
-    return [due_at for _id, due_at in due_entries(page)]
-
-
 def earliest_due(calls: TableCalls, partition: str, until: float) -> list[tuple[str, float]]:
     """Return the first ids and times, up to `DUE_PAGE_KEYS`, of a partition of the due index.
 
@@ -452,31 +440,6 @@ def earliest_due(calls: TableCalls, partition: str, until: float) -> list[tuple[
         until: Latest time, in seconds.
     """
     return due_entries(calls.query(due_query(partition, "<=", until) | {"Limit": DUE_PAGE_KEYS}))
-
-
-def newest_due(
-    calls: TableCalls, partition: str, since: float, start_after: Item | None, max_pages: int
-) -> tuple[list[tuple[str, float]], Item | None]:
-    """Read the entries of a partition of the due index, latest time first.
-
-    Args:
-        calls: Calls to the table.
-        partition: The partition.
-        since: Earliest time, in seconds.
-        start_after: Key that an earlier call returned; None to begin.
-        max_pages: How many pages to read.
-
-    Returns:
-        The ids and times, and the key after which there may be more; None if there is no more.
-    """
-    arguments = due_query(partition, ">=", since) | {"ScanIndexForward": False}
-    if start_after is not None:
-        arguments["ExclusiveStartKey"] = start_after
-    found: list[tuple[str, float]] = []
-    for page in islice(pages_of(calls, arguments), max_pages):
-        found += due_entries(page)
-        start_after = page.get("LastEvaluatedKey")
-    return found, start_after
 
 
 def all_tasks(calls: TableCalls, queue: str, start_after: str | None = None) -> Iterator[Item]:

@@ -27,7 +27,6 @@ from freshq.stores.dynamodb.items import (
     condition,
     decode,
     decode_if_task,
-    delete_condition,
     encode,
     ended_attributes,
     guarded,
@@ -125,7 +124,7 @@ class DynamoTasks(DynamoPart):
         outcome, version = put_over(current, task, on_conflict)
         if outcome is PutOutcome.DUPLICATE:
             return outcome
-        unchanged = delete_condition(current, Guard.exact(current))
+        unchanged = guarded(task.queue, Guard.exact(current))
         if version.status is TaskStatus.TAKEN:
             self._follow(version, remembering(item, found)["putToken"], unchanged)
         else:
@@ -142,9 +141,8 @@ class DynamoTasks(DynamoPart):
             ConditionFailed: If the task has changed, and not by an earlier try of this.
         """
         changes: dict[str, Item | None] = attributes(held, FOLLOWED_FIELDS) | {"putToken": put_token}
-        expression, values = unchanged["ConditionExpression"], unchanged["ExpressionAttributeValues"]
         try:
-            self.calls.update(update_arguments(held.task_id, changes, (expression, values), self.keyspace))
+            self.calls.update(update_arguments(held.task_id, changes, unchanged, self.keyspace))
         except ConditionFailed as failed:
             if failed.item is None or failed.item.get("successorRecord") != changes["successorRecord"]:
                 raise
@@ -326,14 +324,14 @@ class DynamoTasks(DynamoPart):
         item |= {"endedToken": {"S": token}, "endedTask": {"M": ended_attributes(ended)}}
         try:
             with self._announcing(entered), self.lease_records.following(entered, Guard.held(token)):
-                self.calls.put(item, delete_condition(current, Guard.exact(current)))
+                self.calls.put(item, guarded(current.queue, Guard.exact(current)))
         except ConditionFailed as failed:
             raise Conflict(decode_if_task(failed.item)) from None
 
     @override
     def delete(self, task: Task, guard: Guard) -> None:
         try:
-            self.calls.delete(task.task_id, delete_condition(task, guard))
+            self.calls.delete(task.task_id, guarded(task.queue, guard))
         except ConditionFailed as failed:
             if failed.item is not None:
                 raise Conflict(decode_if_task(failed.item)) from None

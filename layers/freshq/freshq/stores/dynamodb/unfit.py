@@ -18,6 +18,7 @@ from freshq.stores.dynamodb.batches import each_in_order
 from freshq.stores.dynamodb.calls import ConditionFailed, InvalidUpdate
 from freshq.stores.dynamodb.items import (
     INDEX_KEYS,
+    condition,
     decode,
     decode_if_task,
     guarded,
@@ -162,12 +163,12 @@ class UnreadableTasks:
         damage = damage_of(item)
         if damage is None or item["taskStatus"] not in WAITING_OR_HELD:
             return
-        unchanged, values = ["#taskStatus = :seenStatus"], {":seenStatus": item["taskStatus"]}
+        unchanged = condition("#taskStatus = :status", status=item["taskStatus"])
         if "requestToken" in item:
-            unchanged.append("#requestToken = :seenToken")
-            values[":seenToken"] = item["requestToken"]
+            both = "#taskStatus = :status AND #requestToken = :token"
+            unchanged = condition(both, status=item["taskStatus"], token=item["requestToken"])
         queue = item.get("taskQueue", {}).get("S")
-        self._discard(item["taskId"]["S"], queue, now, str(damage), (" AND ".join(unchanged), values))
+        self._discard(item["taskId"]["S"], queue, now, str(damage), unchanged)
 
     def discard_if_large(self, task_id: str, queue: str, now: float) -> None:
         """Make a dead letter of a waiting task that has no room for a lease, unless it changes."""
@@ -192,9 +193,7 @@ class UnreadableTasks:
         self.discard_if_damaged(item, now)
         return True
 
-    def _discard(
-        self, task_id: str, queue: str | None, now: float, error: str, unchanged: tuple[str, Item]
-    ) -> None:
+    def _discard(self, task_id: str, queue: str | None, now: float, error: str, unchanged: Item) -> None:
         try:
             self.discard_unreadable(task_id, queue, now, error, new_token(), unchanged)
         except ConditionFailed:
@@ -212,7 +211,7 @@ class UnreadableTasks:
         now: float,
         error: str,
         token: str,
-        unchanged: tuple[str, Item],
+        unchanged: Item,
     ) -> Item:
         """Make a dead letter of a task, whatever its size; return the item.
 
@@ -222,7 +221,7 @@ class UnreadableTasks:
             now: Current time in seconds.
             error: Why it is a dead letter; shortened if there is no room.
             token: The request token of the change.
-            unchanged: The condition of the change, and the values in it.
+            unchanged: The condition of the change.
 
         Raises:
             ConditionFailed: If the condition did not hold.

@@ -35,6 +35,7 @@ from freshq.stores.dynamodb.items import (
     PUT_FIELDS,
     UNREADABLE,
     attributes,
+    condition,
     decode,
     is_task,
     milliseconds,
@@ -322,14 +323,13 @@ class AttachedDynamoDBStore(TableStore):
             IllegalTransition: If it is in a queue, and `force` is not set.
         """
         record_id = self.checked_id(record_id, "record_id")
-        condition: Item = {"ConditionExpression": "attribute_exists(#taskId)"}
+        deletable = condition("attribute_exists(#taskId)")
         if not force:
             waiting, held = ({"S": status.value} for status in LIVE)
-            values = {":pending": waiting, ":taken": held, ":now": milliseconds(now)}
-            condition["ConditionExpression"] += f" AND {_NOT_QUEUED}"
-            condition["ExpressionAttributeValues"] = values
+            values = {"pending": waiting, "taken": held, "now": milliseconds(now)}
+            deletable = condition(f"attribute_exists(#taskId) AND {_NOT_QUEUED}", **values)
         try:
-            self.calls.delete(record_id, condition)
+            self.calls.delete(record_id, deletable)
         except ConditionFailed as failed:
             if failed.item is None:
                 raise NotFound.of_record(record_id) from None
@@ -385,9 +385,9 @@ def _put_arguments(task: Task, keyspace: Keyspace) -> Item:
         f"(attribute_not_exists(#taskStatus) OR #taskStatus IN ({', '.join(puttable)}) "
         "OR (#taskStatus = :pending AND #deadline <= :now))"
     )
-    values: Item = {name: {"S": status.value} for name, status in zip(puttable, PUTTABLE, strict=True)}
-    values |= {":pending": {"S": TaskStatus.PENDING.value}, ":now": changes["taskUpdated"]}
-    return update_arguments(task.task_id, changes, (unqueued, values), keyspace)
+    values: Item = {f"puttable{index}": {"S": status.value} for index, status in enumerate(PUTTABLE)}
+    values |= {"pending": {"S": TaskStatus.PENDING.value}, "now": changes["taskUpdated"]}
+    return update_arguments(task.task_id, changes, condition(unqueued, **values), keyspace)
 
 
 def _unqueued_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
@@ -408,19 +408,20 @@ def _unqueued_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
         values[":guardRequest"] = {"S": guard.request_token}
     else:
         conditions.append("attribute_not_exists(#requestToken)")
-    return update_arguments(task.task_id, changes, (" AND ".join(conditions), values), keyspace)
+    unchanged = {"ConditionExpression": " AND ".join(conditions), "ExpressionAttributeValues": values}
+    return update_arguments(task.task_id, changes, unchanged, keyspace)
 
 
 def _leave_arguments(queue: str, task_id: str, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that takes a record out of a queue and makes it READY."""
     changes = dict.fromkeys(QUEUED_ATTRIBUTES) | {"requestToken": {"S": new_token()}}
-    return update_arguments(task_id, changes, ("#taskQueue = :queue", {":queue": {"S": queue}}), keyspace)
+    return update_arguments(task_id, changes, condition("#taskQueue = :queue", queue={"S": queue}), keyspace)
 
 
-def _also(arguments: Item, condition: str, values: Item) -> Item:
+def _also(arguments: Item, more: str, values: Item) -> Item:
     """Return the arguments of an UpdateItem with one more condition."""
     return arguments | {
-        "ConditionExpression": f"{arguments['ConditionExpression']} AND {condition}",
+        "ConditionExpression": f"{arguments['ConditionExpression']} AND {more}",
         "ExpressionAttributeValues": arguments["ExpressionAttributeValues"] | values,
     }
 
