@@ -213,14 +213,6 @@ class TestFollowing:
         table.leases.close()
         assert (table.writes, table.items) == (0, {})
 
-    def test_a_changed_token_is_the_one_that_counts(self, table: FakeTable) -> None:
-        table.leases.cover("q", [("a", "named")], UNTIL, NOW)
-        table.leases.of("q").change_token("a", "named", "token")
-        table.leases.of("q").change_token("unknown", "named", "token")
-        follow(table, changed("a", None))
-        table.leases.close()
-        assert not table.items
-
 
 def test_no_record_names_more_than_fits_into_an_item(table: FakeTable) -> None:
     """Ids may have 1,024 bytes, and an item 400 KB. Tasks named by full records stay known."""
@@ -235,12 +227,11 @@ def test_no_record_names_more_than_fits_into_an_item(table: FakeTable) -> None:
     assert table.writes == 6  # a full record names it already
 
 
-def test_a_token_may_change_after_the_record_became_full(table: FakeTable) -> None:
+def test_a_task_that_a_full_record_names_is_forgotten(table: FakeTable) -> None:
     ids = [f"{number:01000d}" for number in range(400)]
     cover(table, *ids[:200])
     cover(table, *ids[200:])
-    table.leases.of("q").change_token(ids[0], HOLDER, "other")
-    table.leases.of("q").forget((ids[0], "other"))
+    table.leases.of("q").forget((ids[0], HOLDER))
     with table.leases.following(changed(ids[0], UNTIL + LEASE_SECONDS), HELD):
         pass
     assert table.writes == 3  # it was not held any more, and is named again

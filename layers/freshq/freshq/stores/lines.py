@@ -419,7 +419,7 @@ class ClaimRequest:
         schedulers: Decide which group of a level is served next.
         groups: The rules of groups, with their limits.
         limit: Maximum number of tasks.
-        token: A new lease token; `tokens` returns more.
+        token: A new lease token, for a store that takes all tasks by one write.
         clock: Returns the time in seconds since the epoch, to the microsecond.
         lease_seconds: Length of the leases.
         max_age_seconds: Age at which a task of the queue is stale.
@@ -459,13 +459,10 @@ class ClaimRequest:
         """Whether the claim passes over tasks that are not stale."""
         return self.longest_wait_seconds < inf
 
-    def tokens(self) -> list[str]:
-        """Return a new lease token for each of `limit` tasks; the first is `token`.
-
-        A store that takes them in one write gives all of them `token`.
-        """
+    def tokens(self, count: int) -> list[str]:
+        """Return new lease tokens, for a store that takes each task by its own write."""
         worker = self.token[:-TOKEN_CHARS]
-        return [self.token, *[worker + new_token() for _ in range(1, self.limit)]]
+        return [worker + new_token() for _ in range(count)]
 
     def moment(self) -> ClaimMoment:
         """Return the times of a claim that is made now.

@@ -406,17 +406,12 @@ class TableCalls:
     def _in_batches(self, entries: list[Item], size: int, send: Callable[[Any], Any]) -> None:
         """Send entries in batches; `send` returns the entries of a batch that stayed unprocessed."""
         for start in range(0, len(entries), size):
-            self._send_batch(entries[start : start + size], send)
-
-    def _send_batch(self, batch: list[Item], send: Callable[[Any], Any]) -> None:
-        def send_rest(entries: Any) -> Any:
+            some = entries[start : start + size]
             with translated(self.table):
-                return send(entries)
-
-        left = BATCH_RETRY.send_all(batch, send_rest, sleep=time.sleep, uniform=random.random)
-        if left:
-            msg = f"table {self.table!r}: {len(left)} keys stayed unprocessed; try again or raise its limits"
-            raise Throttled(msg)
+                left = BATCH_RETRY.send_all(some, send, sleep=time.sleep, uniform=random.random)
+            if left:
+                msg = f"table {self.table!r}: {len(left)} keys stayed unprocessed;"
+                raise Throttled(msg + " try again or raise its limits")
 
 
 def made_by(item: Item | None, token: str) -> bool:

@@ -224,13 +224,6 @@ class LeaseRecord:
             held[holding] = lease_until
             return True
 
-    def change_token(self, task_id: str, named_token: str, token: str) -> None:
-        """Note that a task was claimed with another token than it was named with."""
-        with self._lock:
-            for held in (self._held, self._held_earlier):
-                if (until := held.pop((task_id, named_token), None)) is not None:
-                    held[task_id, token] = until
-
     def leave(self) -> None:
         """Leave the version in the table to the sweep: a claim was sent twice, and a copy may arrive late."""
         with self._lock:

@@ -191,7 +191,7 @@ class DynamoLines(DynamoCounts):
         reader = DynamoReader(self, request, self.known_heads)
         # Only plans use known lines.
         found = work(reader) if request.plan is None else _anew(reader, work)
-        return Taking(self, request, reader, request.tokens()).take(found)
+        return Taking(self, request, reader).take(found)
 
     @override
     def look(self, request: ClaimRequest, work: Callable[[LineReader[Any]], T]) -> T:
@@ -427,7 +427,6 @@ class Taking:
         store: The store.
         request: The claim.
         reader: Read the candidates.
-        free_tokens: The lease tokens that hold no task yet.
         taken: The tasks that were taken.
         tried: Ids of the candidates that were tried.
     """
@@ -435,11 +434,9 @@ class Taking:
     store: DynamoLines
     request: ClaimRequest
     reader: DynamoReader
-    free_tokens: list[str]
     taken: list[Task] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)
-    # The candidates to try next, by their ids, and the last reading of the clock.
-    _entries: dict[str, IndexEntry] = field(init=False)
+    # The last reading of the clock.
     _moment: ClaimMoment = field(init=False)
     # Whether another claimer took a candidate first.
     _lost_race: bool = False
@@ -456,11 +453,11 @@ class Taking:
         limit = self.request.limit
         try:
             while (
-                self.free_tokens
+                len(self.taken) < limit
                 and len(self.tried) < limit + MAX_VAIN_TRIES
-                and (wanted := self._nameable(best_first))
+                and (entries := self._nameable(best_first))
             ):
-                self._take_among(wanted)
+                self._take_among(entries)
         except StoreError:
             if not self.taken:
                 raise
@@ -470,73 +467,69 @@ class Taking:
         self.reader.close(self.tried, {task.task_id for task in self.taken})
         return self.taken
 
-    def _nameable(self, best_first: Iterator[IndexEntry]) -> list[str]:
-        """Return the ids of the candidates to try next, up to the number that one lease record can name."""
-        self._entries = {}
+    def _nameable(self, best_first: Iterator[IndexEntry]) -> dict[str, IndexEntry]:
+        """Return the candidates to try next, by id: up to the number that one lease record can name."""
+        entries: dict[str, IndexEntry] = {}
+        count = self.request.limit - len(self.taken) + (EXTRA_NAMES if self._lost_race else 0)
         left_bytes = MAX_NAMED_BYTES - MAX_KEY_BYTES
-        for entry in islice(best_first, len(self.free_tokens) + (EXTRA_NAMES if self._lost_race else 0)):
-            self._entries[entry.task_id] = entry
+        for entry in islice(best_first, count):
+            entries[entry.task_id] = entry
             left_bytes -= len(entry.task_id.encode())
             if left_bytes < 0:
                 break
-        if self._entries and not self.tried:
+        if entries and not self.tried:
             self._moment = self.reader.moment
-        return [*self._entries]
+        return entries
 
-    def _take_among(self, wanted: Sequence[str]) -> None:
-        """Name tasks in the lease record, then claim them while tokens are left.
+    def _take_among(self, entries: dict[str, IndexEntry]) -> None:
+        """Name tasks in the lease record, then claim them until there are enough.
 
         Args:
-            wanted: Ids, best first; after a lost race more ids than free tokens.
+            entries: The tasks by their ids, best first; after a lost race more than are missing.
         """
-        tokens, request, leases = self.free_tokens, self.request, self.store.lease_records
+        request, leases = self.request, self.store.lease_records
+        wanted = [*entries]
         ahead = self.reader.ahead_of(wanted, MIN_NAMED - len(wanted))
-        if len(wanted) > len(tokens):
-            start = zlib.crc32(tokens[0].encode()) % len(wanted)
+        if len(wanted) > request.limit - len(self.taken):
+            start = zlib.crc32(request.token.encode()) % len(wanted)
             wanted = [*wanted[start:], *wanted[:start]]
-        named = {task_id: tokens[index % len(tokens)] for index, task_id in enumerate(wanted)}
+        named = dict(zip(wanted, request.tokens(len(wanted)), strict=True))
         covered = self._moment
         leases.cover(request.queue, [*named.items()], covered.lease_until, covered.now, ahead)
-        while named:
+        while named and (missing := request.limit - len(self.taken)):
             self._moment = request.moment()
             if self._moment.now > covered.now + request.lease_seconds * MAX_LATENESS:
                 covered = self._moment
                 leases.cover(request.queue, [*named.items()], covered.lease_until, covered.now)
                 self._moment = request.moment()
-            together = len(tokens) if self.store.batches.are_allowed else 1
-            some = list(islice(named.items(), max(1, min(together, BATCH_STATEMENTS))))
+            together = min(missing, BATCH_STATEMENTS) if self.store.batches.are_allowed else 1
+            some = [*islice(named.items(), together)]
             for task_id, _token in some:
                 del named[task_id]
-            if tokens:
-                self._take_some(some)
-            else:
-                for holding in some:
-                    leases.of(request.queue).forget(holding)
+            self._take_some(some, entries)
+        for holding in named.items():
+            leases.of(request.queue).forget(holding)
 
-    def _take_some(self, some: Sequence[Holding]) -> None:
-        """Claim tasks that are named in the lease record, one for each of the first free tokens.
+    def _take_some(self, some: Sequence[Holding], entries: dict[str, IndexEntry]) -> None:
+        """Claim tasks that are named in the lease record.
 
         Raises:
             StoreError: If it is not known whether one of them was claimed. The other answers are noted.
         """
-        queue, leases = self.request.queue, self.store.lease_records
-        tokens = [self.free_tokens.pop(0) for _ in some]
+        queue, store = self.request.queue, self.store
         self.tried.update([task_id for task_id, _token in some])
         answers = self._update(
             [
-                claim_arguments(self._entries[task_id], token, queue, self._moment, self.store.keyspace)
-                for (task_id, _named), token in zip(some, tokens, strict=True)
+                claim_arguments(entries[task_id], token, queue, self._moment, store.keyspace)
+                for task_id, token in some
             ]
         )
         errors: list[Any] = []
-        for (task_id, named_token), token, answer in zip(some, tokens, answers, strict=True):
-            if isinstance(answer, FreshqError) and self._is_failure(task_id, answer):
+        for holding, answer in zip(some, answers, strict=True):
+            if isinstance(answer, FreshqError) and self._is_failure(holding[0], answer):
                 errors.append(answer)
-            elif not self._is_taken(task_id, answer):
-                leases.of(queue).forget((task_id, named_token))
-                self.free_tokens.append(token)
-            elif token != named_token:
-                leases.of(queue).change_token(task_id, named_token, token)
+            elif not self._is_taken(holding[0], answer):
+                store.lease_records.of(queue).forget(holding)
         if errors:
             raise errors[0]
 

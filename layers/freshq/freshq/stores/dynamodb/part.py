@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from freshq.errors import quoted
+from freshq.model.storable_options import MAX_SHARDS
 from freshq.stores.base import Store
 from freshq.stores.dynamodb.batches import Batches
 from freshq.stores.dynamodb.clock import table_clock
@@ -39,14 +41,20 @@ class DynamoPart(Store):
 
     bills_reads = True
 
-    def __init__(self, calls: TableCalls, shards: int = 1, status_index: StatusIndex | None = None) -> None:
+    def __init__(self, calls: TableCalls, shards: int, status_index: StatusIndex | None = None) -> None:
         """Use a table.
 
         Args:
             calls: Calls to it.
             shards: Partitions of each line and of the due index.
             status_index: Its index of the claimable tasks; None for the index of freshq's own tables.
+
+        Raises:
+            ValueError: If the number of shards is wrong.
         """
+        if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
+            msg = f"shards: must be a whole number from 1 to {MAX_SHARDS}, got {quoted(shards)}"
+            raise ValueError(msg)
         self.calls = calls
         # Another client may have another account, with a table of the same name.
         self.place = (calls.client, calls.table, calls.names.key_prefix)

@@ -226,7 +226,8 @@ class LivePartition:
         """
         calls, index = self.partitions.calls, self.partitions.index
         arguments = self.query() | {"ScanIndexForward": not newest_first, "Limit": limit + LOOKAHEAD_KEYS}
-        passed = _PassedTasks(self, newest_first, self.partitions.resume_at if resumes else {})
+        resume_at, place = self.partitions.resume_at if resumes else {}, (self.name, newest_first)
+        passed = _PassedTasks(self, newest_first, resume_at)
         larger = iter(LARGER_PAGES_KEYS)
         mostly_stale, only_stale = False, True
         for pages_left in reversed(range(MAX_PAGES)):
@@ -234,7 +235,7 @@ class LivePartition:
             key, count, scanned = page.get("LastEvaluatedKey"), page["Count"], page["ScannedCount"]
             only_stale &= count == 0
             if key is None:
-                passed.forget()
+                resume_at.pop(place, None)
             elif only_stale:
                 passed.until(key)  # now: the caller may need only one other page
             yield KeysPage(list(map(index.entry, page["Items"])), key is None, pages_left, scanned - count)
@@ -368,17 +369,13 @@ class _PassedTasks:
         _, since = self.resume_at.get((self.live.name, self.newest_first), (key, steady_seconds()))
         self.resume_at[self.live.name, self.newest_first] = (key, since)
 
-    def forget(self) -> None:
-        """Note that a query reached the end of the partition, or that the next one starts over."""
-        self.resume_at.pop((self.live.name, self.newest_first), None)
-
     def further(self, key: Item) -> Item:
         """Return a key or the key to continue after, whichever is later: bounds of queries move with time."""
         if (known := self.resume_at.get((self.live.name, self.newest_first))) is None:
             return key
         passed, since = known
         if since + RESUME_SECONDS < steady_seconds() or not self.live.may_begin_after(passed):
-            self.forget()
+            self.resume_at.pop((self.live.name, self.newest_first), None)
             return key
         return (min if self.newest_first else max)(key, passed, key=self.live.partitions.index.place)
 

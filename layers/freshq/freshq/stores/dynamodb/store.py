@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from freshq.errors import quoted
 from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.model.lifecycle import new_token
-from freshq.model.storable_options import MAX_SHARDS
 from freshq.stores.base import SharedRecord
 from freshq.stores.dynamodb.agenda import DynamoAgenda
 from freshq.stores.dynamodb.calls import (
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.stores.base import Finding
-    from freshq.stores.dynamodb.queries import StatusIndex
     from freshq.stores.dynamodb.schema import Item
 
 logger = logging.getLogger(__name__)
@@ -125,22 +122,6 @@ def _version_of(item: Item) -> str:
 
 class TableStore(DynamoTasks, DynamoLines, DynamoAgenda, DynamoRecords):
     """Tasks as items of a table; the claimable ones in a sparse index by creation time."""
-
-    def __init__(self, calls: TableCalls, shards: int, status_index: StatusIndex | None = None) -> None:
-        """Use a table.
-
-        Args:
-            calls: Calls to it.
-            shards: Partitions of each line and of the due index.
-            status_index: Its index of the claimable tasks; None for the index of freshq's own tables.
-
-        Raises:
-            ValueError: If the number of shards is wrong.
-        """
-        if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
-            msg = f"shards: must be a whole number from 1 to {MAX_SHARDS}, got {quoted(shards)}"
-            raise ValueError(msg)
-        super().__init__(calls, shards, status_index)
 
     def __repr__(self) -> str:
         return f"dynamodb://{self.calls.table}"

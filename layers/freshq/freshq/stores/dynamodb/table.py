@@ -56,7 +56,6 @@ BUSY_CODES: Final = ("ResourceInUseException", "LimitExceededException", "Valida
 RECOVERY_DAYS: Final = 35
 # A network without access to STS must not delay the record.
 SHORT_CALL: Final = Config(connect_timeout=2, read_timeout=3, retries={"total_max_attempts": 1})
-# The answer of a local substitute of DynamoDB to an unsupported call.
 # What other implementations answer to an operation that they do not have; some have only the HTTP status.
 NOT_THERE: Final = ("UnknownOperationException", "UnknownOperation", "InvalidAction", "NotImplemented")
 NOT_IMPLEMENTED: Final = 501
