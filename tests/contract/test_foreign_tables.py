@@ -13,6 +13,7 @@ from types_boto3_dynamodb import DynamoDBClient
 from freshq import Queue, StoreError
 from freshq.cli.main import app
 from freshq.matching.stores.sql import SqlMatchStore
+from freshq.queue.core import core_of
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.sql import SqlStore
 from tests.conftest import DATABASES
@@ -62,9 +63,9 @@ def test_delete_table_refuses_it(engine: sa.Engine) -> None:
     assert tables(engine) == before
 
 
-def test_a_put_and_a_read_say_whose_table_it_is(engine: sa.Engine) -> None:
+def test_a_put_a_read_and_the_doctor_say_whose_table_it_is(engine: sa.Engine) -> None:
     queue = Queue(SqlStore(engine, NAME))
-    for verb in (lambda: queue.put(1), lambda: queue.get("a")):
+    for verb in (lambda: queue.put(1), lambda: queue.get("a"), lambda: [*core_of(queue).store.examine()]):
         with pytest.raises(StoreError, match=f"table 'todo': {REFUSAL}.*#TABLE"):
             verb()
 

@@ -347,13 +347,16 @@ class TestChanging:
             {"verb": "purge"},
             {"verb": "cancel"},
             {"verb": "pause", "id": "a"},
+            {"verb": "pause", "id": 1},
+            {"verb": "cancel", "id": None},
             {"verb": []},
             {"verb": "redrive all", "cause": "none"},
         ],
     )
     def test_a_malformed_order_is_refused(self, shown: Page, order: object) -> None:
         assert shown.client.post("/api/do", json=order).status_code == 400
-        assert shown.client.post("/api/do", content="{").status_code == 400
+        answer = shown.client.post("/api/do", content="{")
+        assert (answer.status_code, answer.json()["error"].partition(":")[0]) == (400, "body")
 
     @pytest.mark.parametrize(
         ("body", "status", "problem"),
@@ -586,7 +589,7 @@ class TestCommand:
                 ) as stream:
                     lines = stream.iter_lines()
                     assert any(line == "event: snapshot" for line in lines)
-                    process.send_signal(signal.SIGINT)
+                    process.send_signal(signal.SIGTERM)
                     assert process.wait(PATIENCE_SECONDS) == 0
             finally:
                 process.kill()

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -122,3 +123,30 @@ def test_an_error_of_the_system_is_no_lost_answer(tmp_path: Path, monkeypatch: p
     assert (status, shown) == (3, "")
     assert "the key service is down" in problem
     assert "printed" not in problem
+
+
+def script(text: str, before: str = "", after: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program of Python with words of a shell before and after it."""
+    program = f"import os, signal, sys\nfrom freshq.cli import errors\n{text}"
+    words = ["/bin/sh", "-c", f'{before} exec "$0" -c "$1" {after}', sys.executable, program]
+    return subprocess.run(words, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_no_file_gets_the_number_of_a_closed_stream(closed: str) -> None:
+    text = "errors.occupy_closed_streams()\nsys.exit(os.open(os.devnull, os.O_RDWR) + len(sys.stdin.read()))"
+    assert script(text, after=f"</dev/null {closed}").returncode > 2
+
+
+@pytest.mark.parametrize(
+    ("number", "ignored"), [("SIGTERM", ""), ("SIGHUP", ""), ("SIGHUP", "trap '' HUP; ")]
+)
+def test_a_signal_unwinds_a_command_before_it_ends_it(number: str, ignored: str) -> None:
+    text = f"""
+with errors.unwound_by_signals():
+    try: os.kill(os.getpid(), signal.{number})
+    finally: print("restored", flush=True)
+"""
+    done = script(text, before=ignored)
+    assert (done.stdout, done.stderr) == ("restored\n", "")
+    assert done.returncode == (0 if ignored else -getattr(signal, number))

@@ -29,11 +29,11 @@ OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
 @contextmanager
 def served(queue: Queue) -> Iterator[str]:
-    with metrics_server(queue, "127.0.0.1", 0) as server:
+    with metrics_server(queue, "::1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/metrics"
+            yield f"http://[::1]:{server.server_port}/metrics"
         finally:
             server.shutdown()
             thread.join()
@@ -121,6 +121,7 @@ def test_it_ends_when_told_to(sqlite_url: str, told: signal.Signals) -> None:
 def test_wrong_use_is_one_line(sqlite_url: str) -> None:
     for arguments, why in (
         (["--host", "256.1.1.1"], "port: cannot listen"),
+        (["--host", "\udcff"], "port: cannot listen"),
         (["--queue", "memory://"], "memory://"),
     ):
         done = CliRunner().invoke(app, ["metrics", "--port", "0", "--queue", sqlite_url, *arguments])

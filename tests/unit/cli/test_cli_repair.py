@@ -103,7 +103,7 @@ def test_stats_show_the_first_ids_of_each_state(queue: Queue) -> None:
     shown = freshq("stats", "--ids", "2").stdout
     assert "first ids" in shown
     assert re.search(r"pending .* b, a ", shown)
-    fails(2, "ids: must be a whole number of 1 or more", "stats", "--ids", "0")
+    fails(2, "ids: must be a whole number from 1 to 2147483647", "stats", "--ids", "0")
     fails(2, "ids: only with exact counts", "stats", "--ids", "1", "--approximate")
 
 
@@ -154,3 +154,9 @@ def test_of_several_tasks_all_are_redriven_or_none(queue: Queue) -> None:
     both = freshq("redrive", "--as-new", "a", "b", "--yes")
     assert both.stdout == "task a: PENDING\ntask b: PENDING\n"
     fails(2, "limit: ", "redrive", "--as-new", "--limit", "0")
+
+
+@pytest.mark.usefixtures("queue")
+def test_an_argument_that_is_not_utf8_is_in_the_audit_record() -> None:
+    assert answer("cancel", "--kind", "\udcff", "--yes") == []
+    assert answer("audit")[-1]["given"] == {"kind": r"\udcff"}

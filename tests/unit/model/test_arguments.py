@@ -18,7 +18,11 @@ STATUSES = "PENDING, TAKEN, SUCCESS, FAILURE, CANCELLED, SHED, UNDER_CONSTRUCTIO
 ELSEWHERE = "store it elsewhere and return a reference"
 CALLS: list[tuple[Callable[[Queue, Claim], object], str]] = [
     (lambda queue, _: queue.claim(0), "limit: must be a whole number from 1 to 1000, got 0"),
-    (lambda queue, _: queue.list(limit=0), "limit: must be a whole number of 1 or more, got 0"),
+    (lambda queue, _: queue.list(limit=0), "limit: must be a whole number from 1 to 2147483647, got 0"),
+    (
+        lambda queue, _: queue.list(limit=2**31),
+        "limit: must be a whole number from 1 to 2147483647, got 2147483648",
+    ),
     (
         lambda queue, claim: queue.extend(claim, lease_seconds=0),
         "lease_seconds: must be a number of seconds, greater than 0 and at most 3153600000, got 0",
@@ -46,7 +50,7 @@ CALLS: list[tuple[Callable[[Queue, Claim], object], str]] = [
     ),
     (
         lambda queue, _: queue.purge(status="FAILURE", limit=0, confirm=queue.name),
-        "limit: must be a whole number of 1 or more, got 0",
+        "limit: must be a whole number from 1 to 2147483647, got 0",
     ),
     (
         lambda queue, _: queue.claim(wait_seconds=-1),

@@ -7,7 +7,7 @@ import gc
 import sys
 from typing import Final
 
-from freshq.cli.errors import exit_status, print_error
+from freshq.cli.errors import exit_status, occupy_closed_streams, print_error
 from freshq.errors import MissingExtra, escape_unencodable, needs
 
 # New objects before garbage is collected; a start makes fewer.
@@ -19,6 +19,7 @@ def main() -> None:
     # Modules stay. Collecting garbage among them, at start and again at exit, takes a third of a put.
     gc.set_threshold(GARBAGE_OBJECTS)
     atexit.register(gc.freeze)
+    occupy_closed_streams()
     escape_unencodable()
     try:
         with needs("cli"):

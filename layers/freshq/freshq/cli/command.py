@@ -24,6 +24,7 @@ from freshq.cli.errors import (
     code_of,
     exit_status,
     print_error,
+    unwound_by_signals,
 )
 from freshq.cli.output import Output
 from freshq.cli.session import Session, is_interactive, note
@@ -210,7 +211,7 @@ class OneLineErrors(Group):
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         """Run a command and exit with its status."""
         extra.pop("standalone_mode", None)
-        with checked_output() as output:
+        with unwound_by_signals(), checked_output() as output:
             status = flushed(self.status(args, **extra), output)
         sys.exit(status)
 

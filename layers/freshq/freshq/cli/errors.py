@@ -6,10 +6,12 @@ import errno
 import io
 import logging
 import os
+import signal
 import sys
+import threading
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from typing_extensions import override
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 T = TypeVar("T")
+# The signals that end a process, and that its terminal sends when it is closed, which Windows lacks.
+ENDING: Final = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else ()))
 
 
 class ExitStatus(IntEnum):
@@ -72,6 +76,51 @@ def raise_last(errors: list[RefusedError]) -> None:
         print_error(error)
     if errors:
         raise errors[-1]
+
+
+def occupy_closed_streams() -> None:
+    """Put the null device in the place of closed standard streams, so that no database gets their numbers.
+
+    A program that the runner starts would print into it.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - the lowest free number
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the process's own stream
+
+
+class Terminated(BaseException):
+    """A signal ended the command."""
+
+
+@contextmanager
+def unwound_by_signals() -> Iterator[None]:
+    """Have signals that end a process unwind the block first: it restores the terminal and removes drafts.
+
+    A signal that is ignored, as below `nohup`, or that something else handles, stays so.
+    """
+
+    def unwind(number: int, _frame: object) -> None:
+        raise Terminated(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handled = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, unwind)
+    try:
+        yield
+    except Terminated as ended:
+        (number,) = ended.args
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class OutputLost(OSError):
@@ -141,6 +190,30 @@ class CheckedOutput(io.TextIOBase):
         if self._stream is not None:
             with open(os.devnull, "w") as nothing:  # noqa: PTH123 - the null device has no path on every system
                 os.dup2(nothing.fileno(), self._stream.fileno())
+
+
+class LastingOutput(CheckedOutput):
+    """Standard output of a process whose tasks still need it when the reader is gone."""
+
+    @override
+    def write(self, text: str) -> int:
+        """Write a text, if there is still a reader; return the number of its characters."""
+        with self._outlived():
+            super().write(text)
+        return len(text)
+
+    @override
+    def flush(self) -> None:
+        """Write what is buffered, if there is still a reader."""
+        with self._outlived():
+            super().flush()
+
+    @contextmanager
+    def _outlived(self) -> Iterator[None]:
+        try:
+            yield
+        except OutputLost:
+            self.drop()
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
@@ -14,7 +16,7 @@ from typing_extensions import override
 from freshq.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     import uvicorn
 
@@ -33,8 +35,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that already listens; port 0 is a free one.
+def listening(host: str, port: int, option: str = "port") -> socket.socket:
+    """Return a socket that already listens.
+
+    Args:
+        host: Address to listen on.
+        port: Port; 0 for a free one.
+        option: The option that gave the port, for the error.
 
     Raises:
         ValueError: If it cannot listen there.
@@ -44,9 +51,9 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         found.bind((host, port))
         found.listen()  # now, so that no other process can take the port
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # the last two: of the host
         found.close()
-        msg = f"port: cannot listen on {host}:{port} ({error}); give another port or host"
+        msg = f"{option}: cannot listen on {host}:{port} ({error}); give another port or host"
         raise ValueError(msg) from error
     return found
 
@@ -54,6 +61,14 @@ def listening(host: str, port: int) -> socket.socket:
 def url_of(host: str, port: int) -> str:
     """Return the address of a server."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+@contextmanager
+def until_signalled() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does; both are the usual end."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        yield
 
 
 def quiet_config(app: Any, end_seconds: int, **more: Any) -> uvicorn.Config:
@@ -142,11 +157,11 @@ class HttpServer(ThreadingHTTPServer):
             ValueError: If it cannot listen there.
         """
         self.answer = answer
-        try:
-            super().__init__((host, port), _RequestHandler)
-        except (OSError, OverflowError) as error:
-            msg = f"{option}: cannot listen on {host}:{port} ({error}); give another port or host"
-            raise ValueError(msg) from error
+        bound = listening(host, port, option)
+        super().__init__((host, port), _RequestHandler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = bound
+        self.server_port = bound.getsockname()[1]
 
 
 class _RequestHandler(BaseHTTPRequestHandler):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, TypeVar, cast
 
 import typer
 from rich.console import Console, Group
@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from freshq.cli.errors import OneLineLog, exit_status
+from freshq.cli.errors import ENDING, LastingOutput, OneLineLog, exit_status
 from freshq.errors import FreshqError, StoreError, printable
 from freshq.worker.report import FIELDS, Outcome, TaskLogFilter
 from freshq.worker.report import logger as runs_logger
@@ -36,6 +36,7 @@ from freshq.worker.settle import OUTAGES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
+    from io import TextIOBase
 
     from rich.console import RenderableType
 
@@ -99,9 +100,10 @@ class ControlChannel:
         return self.stage
 
     def follow_signals(self) -> None:
-        """Turn SIGTERM and SIGINT into messages from now on."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.send(ControlMessage.SIGNAL))
+        """Turn SIGTERM, SIGINT and a closed terminal, unless it is ignored, into messages from now on."""
+        for number in (signal.SIGINT, *ENDING):
+            if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: self.send(ControlMessage.SIGNAL))
 
     def follow(self, descriptor: int) -> None:
         """Turn each line of a pipe into a message, and its end, when the parent has died, into DRAIN."""
@@ -205,7 +207,7 @@ class Reporter:
 class JsonLines(Reporter):
     """Prints each event as a line of JSON, and the status at intervals."""
 
-    def __init__(self, stream: TextIO, status_seconds: float) -> None:
+    def __init__(self, stream: TextIOBase, status_seconds: float) -> None:
         """Print to a stream.
 
         Args:
@@ -216,21 +218,14 @@ class JsonLines(Reporter):
         self._status_seconds = status_seconds
         self._next_status = 0.0
         self._lock = threading.Lock()
-        self._is_read = True
 
     @override
     def event(self, event: str, **values: object) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, "event": event, **values}, default=str)
         with self._lock:
-            if not self._is_read:
-                return
-            try:
-                self._stream.write(line + "\n")
-                self._stream.flush()
-            except (OSError, ValueError):
-                # The reader is gone, but the tasks still need their worker.
-                self._is_read = False
+            self._stream.write(line + "\n")
+            self._stream.flush()
 
     @override
     def status(self, processes: Sequence[ProcessStatus]) -> None:
@@ -357,7 +352,8 @@ def reporter_of(
     if output.as_json and as_text:
         raise ValueError("--text: not with --json")
     if not as_text and (output.as_json or not console.is_terminal):
-        return JsonLines(sys.stdout, status_seconds)
+        return JsonLines(LastingOutput(sys.stdout), status_seconds)
+    console.file = cast("TextIO", LastingOutput(sys.stdout))
     if title is None or console.is_dumb_terminal or not console.is_terminal:
         return EventLines(console)
     return Display(console, title)

@@ -33,7 +33,7 @@ FORGOTTEN: Final = "(forgotten)"
 
 def shortened(argument: str) -> str:
     """Return an argument in the form of the audit record."""
-    return argument[:ARGUMENT_CHARS]
+    return printable(argument)[:ARGUMENT_CHARS]
 
 
 def note(queue: BaseQueue, verb: str, arguments: Mapping[str, Any], outcome: str) -> None:

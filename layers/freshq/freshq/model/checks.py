@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from freshq.errors import quoted
 from freshq.model.fields import DEFAULT_NAME, MAX_ID_BYTES
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, TaskStatus, storable_text
 
+# More overflows the integers of databases and of Python's own iterators.
+MAX_COUNT: Final = 2**31 - 1
 
-def checked_count(name: str, value: int, at_most: int | None = None) -> int:
-    """Return a whole number from 1 to `at_most`; None for no upper limit."""
+
+def checked_count(name: str, value: int, at_most: int = MAX_COUNT) -> int:
+    """Return a whole number from 1 to `at_most`."""
     number = isinstance(value, int) and not isinstance(value, bool)
-    if not number or value < 1 or (at_most is not None and value > at_most):
-        allowed = "of 1 or more" if at_most is None else f"from 1 to {at_most}"
-        msg = f"{name}: must be a whole number {allowed}, got {quoted(value)}"
+    if not number or not 1 <= value <= at_most:
+        msg = f"{name}: must be a whole number from 1 to {at_most}, got {quoted(value)}"
         raise ValueError(msg)
     return value
 

@@ -22,6 +22,7 @@ from freshq.errors import RefusedError, printable, quoted, without_secrets
 from freshq.matching.match import held_match
 from freshq.matching.queue import MatchQueue
 from freshq.matching.resource import ResourceStatus
+from freshq.model.checks import MAX_COUNT
 from freshq.model.codec import holder
 from freshq.model.storable_options import as_text
 
@@ -64,7 +65,11 @@ Status = Annotated[
 ListLimit = Annotated[
     int | None,
     typer.Option(
-        "--limit", "-n", min=1, help="Maximum number, by default 100; with --depths largest count, 1000."
+        "--limit",
+        "-n",
+        min=1,
+        max=MAX_COUNT,
+        help="Maximum number, by default 100; with --depths largest count, 1000.",
     ),
 ]
 InLine = Annotated[bool, typer.Option("--callers", help="List the callers who wait in line, in order.")]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
-from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Final
@@ -16,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from freshq.cli.command import Port, QueueContext
-from freshq.cli.http_server import LOOPBACK, METRICS, HttpResponse, HttpServer
+from freshq.cli.http_server import LOOPBACK, METRICS, HttpResponse, HttpServer, until_signalled, url_of
 from freshq.errors import FreshqError
 from freshq.queue.gauges import GAUGES, gauges_of
 from freshq.telemetry.prometheus import prometheus_name
@@ -83,8 +81,7 @@ def metrics(context: QueueContext, port: Port = METRICS_PORT, host: Host = LOOPB
     session.refuse_memory()
     # A queue that does not answer at the start is a mistake; one that stops answering later is an outage.
     session.queue.stats(approximate=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt), metrics_server(session.queue, host, port) as server:
-        url = f"http://{host}:{server.server_port}{METRICS}"
+    with until_signalled(), metrics_server(session.queue, host, port) as server:
+        url = f"{url_of(host, server.server_port)}{METRICS}"
         session.output.answer({"url": url}, f"queue {session.queue.name}: {url}", "Ctrl-C ends it.")
         server.serve_forever()

@@ -194,7 +194,7 @@ def _check(option: str, address: str, given: Mapping[str, object]) -> None:
     with _named(option):
         options, _others = split_options(Address.parse(address).options, QUEUE_OPTIONS)
         for name, value in given.items():
-            if value is not None and options.get(name, value) != value:
+            if value is not None and name in options and options[name] != value:
                 msg = f"{name}: the address has {options[name]}, the command line {value}; give one of them"
                 raise ValueError(msg)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -24,6 +23,7 @@ from freshq.cli.http_server import (
     listening,
     metrics_page,
     quiet_config,
+    until_signalled,
     url_of,
 )
 from freshq.errors import MissingExtra
@@ -257,8 +257,7 @@ def serve(
     # Report an unreachable queue here instead of to every producer.
     session.queue.stats(approximate=True)
     server = ApiServer(session.queue, host, port, tokens)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt):
+    with until_signalled():
         session.output.answer(
             {"url": server.url}, f"queue {session.queue.name}: {server.url}", "Ctrl-C ends it."
         )

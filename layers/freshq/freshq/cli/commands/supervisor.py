@@ -244,17 +244,16 @@ class Supervisor:
     """Keeps a number of processes running until they finish or a signal stops them."""
 
     def __init__(
-        self, processes: int, command: Sequence[str], reporter: Reporter, control: ControlChannel
+        self, commands: Sequence[Sequence[str]], reporter: Reporter, control: ControlChannel
     ) -> None:
         """Start nothing yet.
 
         Args:
-            processes: Number of processes.
-            command: Starts one process, with its number as the last argument.
+            commands: The command line of each process.
             reporter: Receives events.
             control: Ends the run.
         """
-        self._children = [Child(number, [*command, str(number)]) for number in range(1, processes + 1)]
+        self._children = [Child(number, command) for number, command in enumerate(commands, 1)]
         self._reporter = reporter
         self._control = control
         self._stage = Stage.WORKING

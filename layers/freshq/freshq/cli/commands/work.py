@@ -26,6 +26,7 @@ from freshq.cli.command import (
     with_flags,
 )
 from freshq.cli.commands.supervisor import WorkProcess
+from freshq.cli.errors import LastingOutput
 from freshq.cli.http_server import LOOPBACK, METRICS, HttpResponse, HttpServer, metrics_page
 from freshq.cli.process import ControlChannel, JsonLines, end_process, reporter_of, reporting
 from freshq.errors import MissingExtra, StoreError, quoted, without_secrets
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 # The option that makes a process a child of a supervisor.
 SUPERVISED: Final = "--supervised"
+MAX_PROCESSES: Final = 1000
 LIMITS: Final = "Limits"
 ENDS: Final = "Ends"
 OPERATION: Final = "Operation"
@@ -108,7 +110,10 @@ LimitHighest = Annotated[
 Processes = Annotated[
     int,
     typer.Option(
-        min=1, help="Number of processes. A process that dies is replaced.", rich_help_panel=OPERATION
+        min=1,
+        max=MAX_PROCESSES,
+        help="Number of processes. A process that dies is replaced.",
+        rich_help_panel=OPERATION,
     ),
 ]
 # The folder in which prometheus_client keeps the values of several processes.
@@ -360,7 +365,7 @@ def _worker(job: WorkJob, queues: Sequence[BaseQueue]) -> Worker | Workers:
 
 def _reporter(job: WorkJob) -> Reporter:
     if job.supervised:
-        return JsonLines(_stdout_for_lines(), SUPERVISED_STATUS_SECONDS)
+        return JsonLines(LastingOutput(_stdout_for_lines()), SUPERVISED_STATUS_SECONDS)
     where = without_secrets(job.session.address or "")
     title = f"{job.runner} works queue {', '.join(job.slots)} {where}"
     return reporter_of(job.session.output, job.status_seconds, title, as_text=job.as_text)
@@ -405,9 +410,10 @@ def _supervise(job: WorkJob, processes: int) -> NoReturn:
         queue.close()  # each process opens its own connections
     control = ControlChannel()
     reporter = _reporter(job)
-    # -P: modules of the folder must not shadow Python's.
-    command = [sys.executable, "-P", "-m", "freshq.cli", *sys.argv[1:], SUPERVISED]
-    supervisor = Supervisor(processes, command, reporter, control)
+    # -P: modules of the folder must not shadow Python's. The number is first: behind -- it would be a runner.
+    start = [sys.executable, "-P", "-m", "freshq.cli", *sys.argv[1:2], SUPERVISED]
+    commands = [[*start, str(number), *sys.argv[2:]] for number in range(1, processes + 1)]
+    supervisor = Supervisor(commands, reporter, control)
     with _shared_counters(job) as folder, _reporting(job, reporter, supervisor.statuses, folder) as port:
         control.follow_signals()
         reporter.event("started", **_facts(job), pid=os.getpid(), health_port=port, processes=processes)

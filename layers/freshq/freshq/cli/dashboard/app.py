@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -183,6 +184,7 @@ def application(shown: Shown, names: Collection[str], token: str) -> tuple[ASGIA
         NotFound: partial(_refused, status=HTTPStatus.NOT_FOUND),
         FreshqError: partial(_refused, status=HTTPStatus.SERVICE_UNAVAILABLE),
         ValueError: partial(_refused, status=HTTPStatus.BAD_REQUEST),
+        ClientDisconnect: lambda _request, _error: Response(),  # nobody reads it
         HTTPException: lambda _request, error: Json(
             {"error": error.detail}, error.status_code, error.headers
         ),
@@ -371,11 +373,11 @@ class _Api:
         if verb is None:
             msg = f"verb: must be one of {', '.join([*VERBS, *REDRIVES])}"
             raise ValueError(msg)
-        task_id = order.get("id")
-        if verb.of_task != isinstance(task_id, str):
+        task_id = order.get("id", "")
+        if verb.of_task != ("id" in order) or not isinstance(task_id, str):
             msg = f"id: {'missing' if verb.of_task else 'only for verbs of one task'}"
             raise ValueError(msg)
-        said = await run_in_threadpool(self._done, order["verb"], verb, task_id or "")
+        said = await run_in_threadpool(self._done, order["verb"], verb, task_id)
         self.live_pages.refresh()
         return Json({"said": said})
 
@@ -420,7 +422,11 @@ async def _body(request: Request) -> Any:
         body += chunk
         if len(body) > MAX_BODY_BYTES:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"body: at most {MAX_BODY_BYTES} bytes")
-    return parsed_json(body.decode())
+    try:
+        return parsed_json(body.decode())
+    except ValueError as error:
+        msg = f"body: must be JSON ({error})"
+        raise ValueError(msg) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,7 +13,15 @@ from typing_extensions import override
 
 from freshq.cli.command import Port, QueueContext, checked_interval
 from freshq.cli.dashboard.app import Shown, application
-from freshq.cli.http_server import LOOPBACK, LOOPBACK_NAMES, is_loopback, listening, quiet_config, url_of
+from freshq.cli.http_server import (
+    LOOPBACK,
+    LOOPBACK_NAMES,
+    is_loopback,
+    listening,
+    quiet_config,
+    until_signalled,
+    url_of,
+)
 from freshq.errors import without_secrets
 
 if TYPE_CHECKING:
@@ -109,7 +117,7 @@ def dashboard(
 ) -> None:
     """Show the queue live in a browser.
 
-    Serves a page, to this machine only, until Ctrl-C.
+    Serves a page, to this machine only, until SIGTERM or Ctrl-C.
     """
     checked_interval(every_seconds)
     found = []
@@ -127,5 +135,5 @@ def dashboard(
     session.output.answer(
         {"url": server.url}, f"queue {session.queue.name}: open {server.url}", "Ctrl-C ends it."
     )
-    with suppress(KeyboardInterrupt):
+    with until_signalled():
         server.serve_here()

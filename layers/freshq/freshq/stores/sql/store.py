@@ -17,7 +17,7 @@ from freshq.stores.sql.database import Database
 from freshq.stores.sql.examining import DURABLE, durability, rights, structure
 from freshq.stores.sql.history import history_seconds_for
 from freshq.stores.sql.lines import SqlLines
-from freshq.stores.sql.migrations import MIGRATIONS, migrate, reached_version
+from freshq.stores.sql.migrations import MIGRATIONS, check_owned, migrate, reached_version
 from freshq.stores.sql.records import SqlRecords
 from freshq.stores.sql.schema import checked_table, schema
 from freshq.stores.sql.tasks import SqlTasks
@@ -128,6 +128,7 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
         newest = MIGRATIONS[-1].version
         create = "freshq table create with the address of the queue"
         if reached is None:
+            self.database.read(lambda connection: check_owned(connection, [self.schema.tasks]))
             yield Finding(Health.WRONG, "table", f"{table} does not exist", create)
             return
         if reached == newest:
