@@ -113,7 +113,7 @@ def test_of_two_runs_at_a_time_the_first_to_end_is_published(s3: Any) -> None:
 
 
 def folders(client: Any, below: str) -> set[str]:
-    """Return the folders with files, of two levels below another."""
+    """Return the folders two levels below another that have files."""
     return {"/".join(key.split("/")[1:3]) for key in keys(client, f"{below}/")}
 
 

@@ -38,9 +38,9 @@ _Level = tuple[str | None, ...]
 def parse_criteria(criteria: Any) -> list[list[Ask]]:
     """Return the asks by rank, best first.
 
-    A value is a string; a set of strings, any of which will do; or a list of strings, sets and None in order
-    of preference, where None is any value or none. Names left out do not matter. If several names have lists,
-    the first name has the greatest weight. A list of such mappings is also a list of preferences.
+    A value is a string, or a set of strings, any of which will do. It may also be a list of these in order of
+    preference, in which None accepts every resource. Names left out do not matter. If several names have
+    lists, the first name has the greatest weight. A list of such mappings is also a list of preferences.
 
     Raises:
         ValueError: If the criteria have another form, or make more than `MAX_ASKS` asks.

@@ -543,7 +543,7 @@ def _by_value(names: Iterable[str], count: Callable[[str], float]) -> dict[float
 
 
 class _Counted(NamedTuple):
-    """Tasks from a value on: how many were put, and done in time."""
+    """How many tasks of a value or more were put, and how many of them were done in time."""
 
     least_value: float
     put: float

@@ -178,7 +178,7 @@ class StatementPool(Pool):
                 self._leave_to_parent(entry)
 
     def _leave_to_parent(self, record: Any) -> None:
-        """Have all uses of a connection raise, given its record of SQLAlchemy."""
+        """Make every use of a connection raise an error; `record` is what SQLAlchemy knows of it."""
         if self._is_sqlite:
             forks.keep_for_ever([record.info, record.dbapi_connection])
         dialect: Any = self._dialect
