@@ -61,15 +61,21 @@ def _ring_for(event: dict[str, Any]) -> Ring | None:
 
 
 def _is_new_work(record: Mapping[str, Any]) -> bool:
-    """Return whether a task became claimable: a new task, or a finished task that was put again."""
+    """Return whether a task became claimable: a new task, or one that was over, delayed or stale."""
     change, name = part_of(record, "dynamodb"), text_of(record, "eventName")
     new, old = part_of(change, "NewImage"), part_of(change, "OldImage")
     prefix = ATTACHED_PREFIX if _settings().attach_key else ""
+    if _status(new, prefix) != TaskStatus.PENDING or f"{prefix}pendingShard" not in new:
+        return False
+    if name != "MODIFY":
+        return name == "INSERT"
+    before = _status(old, prefix)
+    if before == TaskStatus.PENDING:  # a put over a stale task begins anew
+        put_at = f"{prefix}putAt"
+        return f"{prefix}pendingShard" not in old or old.get(put_at) != new.get(put_at)
     # A put or a redrive makes a finished task claimable. An application's record has no status before its
     # first put.
-    before: tuple[str | None, ...] = (*OVER, None) if prefix else OVER
-    begun = name == "INSERT" or (name == "MODIFY" and _status(old, prefix) in before)
-    return begun and _status(new, prefix) == TaskStatus.PENDING and f"{prefix}pendingShard" in new
+    return before in OVER or (before is None and bool(prefix))
 
 
 def _status(image: Mapping[str, Any], prefix: str) -> str | None:

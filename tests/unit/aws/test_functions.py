@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import boto3
 import pytest
 
-from freshq import Busy, Queue, StoreError
+from freshq import Busy, Claim, Queue, StoreError
 from freshq.aws import observability, producer
 from freshq.aws.archive import Archive
 from freshq.aws.producer import LoadReport
@@ -25,6 +25,7 @@ from tests.support.functions import EVENTS, Context, load_event
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.refusals import refused
 from tests.support.table_clock import Ahead
+from tests.template.test_template import of_type
 from tests.unit.conftest import Application
 
 # Powertools warns if a handler raises before its first metric.
@@ -292,6 +293,96 @@ class TestTrigger:
     def test_it_rejects_an_event_without_records(self, application: Application) -> None:
         with refused("event"):
             application.invoke("trigger", {"Records": []})
+
+
+def taken(queue: Queue) -> Claim:
+    (claim,) = queue.claim()
+    return claim
+
+
+# What happens to a task, and whether its last step makes it claimable while no pass may be under way.
+STEPS: Final[dict[str, tuple[list[Callable[[Queue], object]], bool]]] = {
+    "put": ([lambda queue: queue.put(1, task_id="a")], True),
+    "put, and delayed": ([lambda queue: queue.put(1, task_id="a", delay_seconds=60)], False),
+    "put over a done task": (
+        [
+            lambda queue: queue.put(1, task_id="a"),
+            lambda queue: queue.complete(taken(queue)),
+            lambda queue: queue.put(1, task_id="a", on_conflict="ignore"),
+        ],
+        True,
+    ),
+    "put over a stale task": (
+        [
+            lambda queue: queue.put(1, task_id="a", max_age_seconds=60),
+            lambda queue: queue.put(1, task_id="a", on_conflict="ignore"),
+        ],
+        True,
+    ),
+    "redriven": (
+        [
+            lambda queue: queue.put(1, task_id="a"),
+            lambda queue: queue.fail(taken(queue)),
+            lambda queue: queue.redrive(["a"]),
+        ],
+        True,
+    ),
+    "delayed, and then claimable at once": (
+        [
+            lambda queue: queue.put(1, task_id="a", delay_seconds=7200),
+            lambda queue: queue.put(2, task_id="a", on_conflict="update"),
+        ],
+        True,
+    ),
+    "changed while it waits": (
+        [
+            lambda queue: queue.put(1, task_id="a"),
+            lambda queue: queue.put(2, task_id="a", on_conflict="update"),
+        ],
+        True,  # its place is that of the last put
+    ),
+    "claimed": ([lambda queue: queue.put(1, task_id="a"), taken], False),
+    "released": (
+        [lambda queue: queue.put(1, task_id="a"), lambda queue: queue.release(taken(queue))],
+        False,  # the pass that had it goes on
+    ),
+}
+# After the first step; less than the default max age.
+LATER_SECONDS: Final = 1800.0
+
+
+def matches(pattern: Any, value: Any) -> bool:
+    """Return whether a filter of an event source matches, of those that the template has."""
+    if isinstance(pattern, dict):
+        return all(matches(inner, (value or {}).get(name)) for name, inner in pattern.items())
+    return any(
+        (value is not None) is rule["exists"] if isinstance(rule, dict) else value == rule for rule in pattern
+    )
+
+
+@pytest.mark.parametrize(("steps", "rings"), STEPS.values(), ids=STEPS)
+def test_whatever_makes_a_task_claimable_rings(
+    ahead: Ahead, application: Application, steps: list[Callable[[Queue], object]], *, rings: bool
+) -> None:
+    """Through the filters of the template, too; otherwise it would wait for the sweep, up to a minute."""
+    queue, images = cast("Queue", application.queue), list[Any]()
+    client: Any = core_of(queue).store.calls.client  # type: ignore[attr-defined]  # of the store on DynamoDB
+    for step in steps:
+        step(queue)
+        images.append(client.get_item(TableName="QueueTable", Key={"taskId": {"S": "a"}})["Item"])
+        ahead.seconds += LATER_SECONDS * (step in steps[:1])
+    old, new = [None, *images][-2:]
+    change = {"NewImage": new, "Keys": {"taskId": {"S": "a"}}} | ({"OldImage": old} if old else {})
+    record = {"eventName": "MODIFY" if old else "INSERT", "eventSource": "aws:dynamodb", "dynamodb": change}
+    (mapping,) = (
+        each
+        for name, each in of_type("AWS::Lambda::EventSourceMapping").items()
+        if name.startswith("Trigger")
+    )
+    filters = [json.loads(each["Pattern"]) for each in mapping["FilterCriteria"]["Filters"]]
+    if rings:
+        assert any(matches(each, record) for each in filters)
+    assert application.invoke("trigger", {"Records": [record]})["rang"] is rings
 
 
 class TestProcessTasks:
