@@ -238,11 +238,8 @@ class TableCalls:
         Raises:
             ConditionFailed: If the condition did not hold, unless an earlier try of this write made the item.
         """
-        try:
-            self._write(self.client.put_item, {"Item": item, **(condition or {})})
-        except ConditionFailed as failed:
-            if not made_by(failed.item, item["requestToken"]["S"]):
-                raise
+        arguments = {"Item": item, **(condition or {})}
+        self._write(self.client.put_item, arguments, item["requestToken"]["S"])
 
     def update(self, arguments: Item) -> Item | None:
         """Change an item and return the new version.
@@ -253,15 +250,9 @@ class TableCalls:
         Raises:
             ConditionFailed: If the condition did not hold, unless an earlier try of this write made the item.
         """
-        try:
-            response = self._write(self.client.update_item, {**arguments, "ReturnValues": "ALL_NEW"})
-        except ConditionFailed as failed:
-            token = arguments["ExpressionAttributeValues"].get(":requestToken")
-            if token is None or not made_by(failed.item, token["S"]):
-                raise
-            return failed.item
-        changed: Item = response["Attributes"]
-        return self.names.from_table(changed) if self._differ else changed
+        values = arguments.get("ExpressionAttributeValues", {})
+        token: str | None = values.get(":requestToken", {}).get("S")
+        return self._write(self.client.update_item, {**arguments, "ReturnValues": "ALL_NEW"}, token)
 
     def delete(self, item_id: str, condition: Item | None = None) -> None:
         """Delete an item; a missing one is no error.
@@ -352,15 +343,26 @@ class TableCalls:
         """Return an item under freshq's own names."""
         return self.names.from_table(item) if self._differ else dict(item)
 
-    def _write(self, operation: Callable[..., Any], arguments: Item) -> Item:
-        """Send a conditional write, and again if it met a transaction."""
+    def _write(self, operation: Callable[..., Any], arguments: Item, token: str | None = None) -> Item | None:
+        """Send a conditional write, and again if it met a transaction; return the new version if it has one.
+
+        If the condition did not hold because an earlier try of the write with this token made the item,
+        return that.
+        """
         check_item_id((arguments["Item"] if "Item" in arguments else arguments["Key"])[KEY]["S"])
         named = {"TableName": self.table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD", **arguments}
         try:
-            return self.send(operation, named, is_write=True)
-        except WriteConflict:
-            again = partial(self.send, operation, named, is_write=True)
-            return CONFLICT_RETRY.run(again, WriteConflict, sleep=time.sleep, uniform=random.random)
+            try:
+                response = self.send(operation, named, is_write=True)
+            except WriteConflict:
+                again = partial(self.send, operation, named, is_write=True)
+                response = CONFLICT_RETRY.run(again, WriteConflict, sleep=time.sleep, uniform=random.random)
+        except ConditionFailed as failed:
+            if token is None or not made_by(failed.item, token):
+                raise
+            return failed.item
+        changed: Item | None = response.get("Attributes")
+        return self.names.from_table(changed) if changed and self._differ else changed
 
     def send(self, operation: Callable[..., Any], arguments: Item, *, is_write: bool = False) -> Item:
         """Make a call under the names in the table; return the response.

@@ -180,7 +180,7 @@ class DynamoCounts(DynamoPart):
 
 
 class DynamoLines(DynamoCounts):
-    """The claimable tasks of a queue, by priority level and group."""
+    """The claimable tasks of a queue, by priority level and group, and its pause."""
 
     takes_each = True
 
@@ -192,6 +192,15 @@ class DynamoLines(DynamoCounts):
         # Only plans use known lines.
         found = work(reader) if request.plan is None else _anew(reader, work)
         return Taking(self, request, reader).take(found)
+
+    @override
+    def paused(self, queue: str) -> bool:
+        return self.control.read(queue).paused
+
+    @override
+    def set_paused(self, queue: str, *, paused: bool) -> None:
+        expression = "SET #paused = :paused, #requestToken = :requestToken"
+        self.control.update(queue, {":paused": {"BOOL": paused}}, expression)
 
     @override
     def look(self, request: ClaimRequest, work: Callable[[LineReader[Any]], T]) -> T:

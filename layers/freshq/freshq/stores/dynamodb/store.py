@@ -43,7 +43,7 @@ DAMAGED: Final = ""
 
 
 class DynamoRecords(DynamoPart):
-    """The shared records of a queue, its counts and its pause."""
+    """The shared records of a queue, and its counts."""
 
     @override
     def read_record(self, queue: str, name: str) -> SharedRecord | None:
@@ -104,15 +104,6 @@ class DynamoRecords(DynamoPart):
             for key, value in item.items()
             if key.startswith(COUNT) and value.get("N", "").lstrip("-").isdecimal()
         }
-
-    @override
-    def paused(self, queue: str) -> bool:
-        return self.control.read(queue).paused
-
-    @override
-    def set_paused(self, queue: str, *, paused: bool) -> None:
-        expression = "SET #paused = :paused, #requestToken = :requestToken"
-        self.control.update(queue, {":paused": {"BOOL": paused}}, expression)
 
 
 def _version_of(item: Item) -> str:
