@@ -312,7 +312,7 @@ class TestCommands:
             (["relay", "--from", "sqlite:////nowhere/a.db", "--to", "sqlite:////nowhere/b.db"], 3),
             (["relay", "--from", "sqlite:////nowhere/a.db", "--to", "oracle://b"], 2),
             (["relay", "--to", "sqlite:///b.db"], 2),
-            (["relay", "--from", "sqlite:///a", "--to", "sqlite:///b", "--max-age-seconds", "nan"], 2),
+            (["relay", "--from", "sqlite:///a", "--to", "sqlite:///b?max_age_seconds=nan"], 2),
         ],
     )
     def test_wrong_use(self, arguments: list[str], status: int) -> None:

@@ -139,7 +139,7 @@ class TestSources:
 
 
 def session(clock: Clock, *, as_json: bool = False) -> Session:
-    return Session(Queue.memory(clock=clock), Output(as_json=as_json), can_ask=False)
+    return Session(Queue.memory(clock=clock), Output(as_json=as_json))
 
 
 def poll(payload: object = 1, name: str = "poll") -> Schedule:
@@ -219,7 +219,7 @@ class TestOnce:
 def test_an_attached_table_is_refused() -> None:
     queue = AttachedQueue(cast("AttachedStore", MemoryStore()))  # it is not used
     with refused("queue"):
-        fire_once(Session(queue, Output(as_json=True), can_ask=False), [poll()])
+        fire_once(Session(queue, Output(as_json=True)), [poll()])
 
 
 class TestEnd:

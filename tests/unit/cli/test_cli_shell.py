@@ -74,7 +74,7 @@ def answers(*lines: str) -> list[Any]:
 
 @pytest.fixture
 def shell() -> Shell:
-    return Shell(Session(Queue.memory(), Output(as_json=False), can_ask=False))
+    return Shell(Session(Queue.memory(), Output(as_json=False)))
 
 
 def test_the_articles_walkthrough_in_a_separate_process(table_store: StoreUnderTest) -> None:
@@ -228,9 +228,7 @@ class TestCurrent:
             return account_client
 
         monkeypatch.setattr(calls, "default_client", client)
-        shell = Shell(
-            Session(queue, Output(as_json=False), can_ask=False, address="dynamodb://Tasks?region=eu-west-1")
-        )
+        shell = Shell(Session(queue, Output(as_json=False), address="dynamodb://Tasks?region=eu-west-1"))
         assert shell.run("aws other us-east-2") == 0
         assert asked == [("other", "us-east-2")]
         assert (shell.session.queue.name, shell.session.queue.stats().pending) == ("mail", 1)

@@ -14,7 +14,6 @@ from typer.testing import CliRunner, Result
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue, TaskStatus
-from freshq.cli import command
 from freshq.cli import stacks as stacks_module
 from freshq.cli.main import app
 from freshq.cli.output import span
@@ -383,7 +382,7 @@ class TestDeletion:
     def test_purge_needs_confirmation(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         answer("put", "1")
         fails(2, "pass --yes", "purge")
-        monkeypatch.setattr(command, "is_interactive", lambda: True)
+        monkeypatch.setattr("freshq.cli.session.is_interactive", lambda: True)
         assert freshq("purge", text="n\n").exit_code == 1
         assert queue.stats().pending == 1
         assert freshq("purge", text="y\n").exit_code == 0

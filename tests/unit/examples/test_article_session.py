@@ -68,7 +68,7 @@ def shipments(dynamodb_local: DynamoDBClient) -> Shipments:
 
 def test_the_session_typed_as_written(shipments: Shipments, capsys: pytest.CaptureFixture[str]) -> None:
     queue = Queue.dynamodb(shipments.table, shipments.client, attach=True, key="id")
-    shell = Shell(Session(queue, Output(as_json=False), can_ask=False))
+    shell = Shell(Session(queue, Output(as_json=False)))
     for line, said in SESSION:
         status = shell.run(line)
         answer = capsys.readouterr()

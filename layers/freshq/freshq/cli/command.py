@@ -27,7 +27,7 @@ from freshq.cli.errors import (
     unwound_by_signals,
 )
 from freshq.cli.output import Output
-from freshq.cli.session import Session, is_interactive, note
+from freshq.cli.session import Session, note
 from freshq.errors import FreshqError, TableMissing, Unreachable, quoted
 from freshq.model.validation import parsed_json
 
@@ -358,7 +358,7 @@ def _session(context: typer.Context, options: QueueFlags) -> Iterator[Session]:
             core_of(queue).options.follow()
         address = None if options.stack else options.queue
         output = Output(as_json=options.as_json)
-        yield Session(queue, output, can_ask=is_interactive(), address=address, stack=options.stack)
+        yield Session(queue, output, address=address, stack=options.stack)
 
 
 class QueueCommand(SessionCommand):

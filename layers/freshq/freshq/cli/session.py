@@ -79,7 +79,6 @@ class Session:
     Attributes:
         queue: The queue.
         output: Where answers go.
-        can_ask: Whether a person can answer questions.
         address: The address of the queue; None if it was opened otherwise.
         stack: The stack of the queue; None if it was opened otherwise.
         current: Id of the task that commands use by default; set in a shell only.
@@ -89,7 +88,6 @@ class Session:
 
     queue: BaseQueue
     output: Output
-    can_ask: bool
     address: str | None = None
     stack: str | None = None
     current: str | None = None
@@ -153,25 +151,8 @@ class Session:
             raise ValueError(msg)
         return self.queue
 
-    def refuse_memory(self) -> None:
-        """Raise if the queue is in the memory of this process.
 
-        Raises:
-            ValueError: If no other process can see the queue.
-        """
-        refuse_memory(self.address)
-
-    def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask the user to confirm an action that cannot be undone.
-
-        Raises:
-            ValueError: If there is no terminal to ask on.
-            RefusedError: If the user declines.
-        """
-        confirm(question, yes=yes, can_ask=self.can_ask)
-
-
-def confirm(question: str, *, yes: bool, can_ask: bool) -> None:
+def confirm(question: str, *, yes: bool) -> None:
     """Ask the user to confirm an action that cannot be undone.
 
     Raises:
@@ -180,7 +161,7 @@ def confirm(question: str, *, yes: bool, can_ask: bool) -> None:
     """
     if yes:
         return
-    if not can_ask:
+    if not is_interactive():
         raise ValueError("not a terminal; pass --yes to confirm. Nothing was done")
     if not typer.confirm(question, err=True):
         raise RefusedError("not confirmed; nothing was done")

@@ -22,6 +22,7 @@ from freshq.cli.errors import ExitStatus, exit_status, print_error
 from freshq.cli.main import ALIASES as WORDS
 from freshq.cli.main import VERBS, lazy_commands
 from freshq.cli.output import compact_json, details, state
+from freshq.cli.session import is_interactive
 from freshq.errors import FreshqError, RefusedError, needs, printable
 from freshq.model.task import TaskStatus
 from freshq.queue.attached import AttachedQueue
@@ -139,7 +140,7 @@ class Shell:
         except typer.Exit as ended:
             return ended.exit_code
         except KeyboardInterrupt:
-            if not self.session.can_ask:
+            if not is_interactive():
                 raise
             print_error("interrupted")
             return ExitStatus.REFUSED
@@ -412,7 +413,7 @@ def shell(context: QueueContext) -> None:
     """
     session = context.session
     running = Shell(session)
-    if session.can_ask:
+    if is_interactive():
         with needs("cli"):
             from freshq.cli.prompt import prompted
 

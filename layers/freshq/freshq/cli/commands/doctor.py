@@ -19,7 +19,7 @@ from freshq import errors
 from freshq.cli.command import QueueContext, Yes
 from freshq.cli.errors import ExitStatus
 from freshq.cli.output import counted, span
-from freshq.cli.session import AUDIT, AUDIT_ENTRIES, FORGOTTEN, shortened
+from freshq.cli.session import AUDIT, AUDIT_ENTRIES, FORGOTTEN, confirm, shortened
 from freshq.cli.stacks import BUCKET, EVENTS, Stack, archived, client_of, contradictions, failures
 from freshq.errors import FreshqError, IllegalTransition, NotFound, needs, printable, quoted
 from freshq.policy.shedding import ShedReason
@@ -247,7 +247,7 @@ def forget(
         raise ValueError("--id, --group: give one of them")
     ids = tuple(dict.fromkeys(task_ids or ()))
     which = f"all tasks of group {group!r}" if group is not None else counted(len(ids), "task")
-    session.confirm(f"Erase {which} of queue {queue.name!r}, including claimed ones?", yes=yes)
+    confirm(f"Erase {which} of queue {queue.name!r}, including claimed ones?", yes=yes)
     found = [_deleted(queue, ids, group)]
     _scrub(queue, group)
     found += core_of(queue).store.erase(queue.name, ids, group)

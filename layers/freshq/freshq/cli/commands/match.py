@@ -17,7 +17,7 @@ from freshq.addresses import MATCH_OPTIONS, open_match_queue, split_options
 from freshq.cli.command import Group, SessionCommand, Yes, parsed
 from freshq.cli.output import Output, compact_json, counted, span
 from freshq.cli.people import made_up_agents, made_up_callers
-from freshq.cli.session import confirm, is_interactive
+from freshq.cli.session import confirm
 from freshq.errors import RefusedError, printable, quoted, without_secrets
 from freshq.matching.match import held_match
 from freshq.matching.queue import MatchQueue
@@ -402,7 +402,7 @@ def complete(
     if every:
         if resource_id is not None or token is not None or force:
             raise ValueError("id: give either a resource with --token, or --all")
-        confirm("Complete every match, including those in use?", yes=yes, can_ask=is_interactive())
+        confirm("Complete every match, including those in use?", yes=yes)
         matched = session.queue.resources(ResourceStatus.MATCHED)
         completed = _changed(lambda resource: session.queue.complete(held_match(resource)), matched)
         session.output.answer({"released": completed}, f"{counted(completed, 'resource')} completed")
@@ -465,7 +465,7 @@ def delete(context: MatchContext, yes: Yes = False) -> None:
     """Delete the table and every resource in it."""
     session = context.session
     question = f"Delete {session.address} and every resource in it?"
-    confirm(question, yes=yes, can_ask=is_interactive())
+    confirm(question, yes=yes)
     session.queue.delete_table()
     session.output.answer({"deleted": True}, "The table is deleted.")
 

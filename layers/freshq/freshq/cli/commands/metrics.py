@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from freshq.cli.command import Port, QueueContext
 from freshq.cli.http_server import LOOPBACK, METRICS, HttpResponse, HttpServer, until_signalled, url_of
+from freshq.cli.session import refuse_memory
 from freshq.errors import FreshqError
 from freshq.queue.gauges import GAUGES, gauges_of
 from freshq.telemetry.prometheus import prometheus_name
@@ -78,7 +79,7 @@ def metrics(context: QueueContext, port: Port = METRICS_PORT, host: Host = LOOPB
     Serves /metrics until SIGTERM or Ctrl-C.
     """
     session = context.session
-    session.refuse_memory()
+    refuse_memory(session.address)
     # A queue that does not answer at the start is a mistake; one that stops answering later is an outage.
     session.queue.stats(approximate=True)
     with until_signalled(), metrics_server(session.queue, host, port) as server:

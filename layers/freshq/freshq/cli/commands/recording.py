@@ -8,7 +8,6 @@ import json
 import os
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -59,18 +58,6 @@ GZIP_MAGIC: Final = b"\x1f\x8b"
 ROWS: Final = 50_000
 
 
-class OutFormat(StrEnum):
-    """Format of a recording."""
-
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-
-
-Format = Annotated[
-    OutFormat | None, typer.Option("--out-format", help="By default, by the name of the file.")
-]
-
-
 def recording(
     context: typer.Context,
     out: Out,
@@ -78,7 +65,6 @@ def recording(
     stack: OfStack = None,
     events: Events = None,
     name: Name = None,
-    out_format: Format = None,
     as_json: AsJson = False,
 ) -> None:
     """Save the load of a queue, to simulate it.
@@ -91,7 +77,7 @@ def recording(
     if sum(source is not None for source in (queue, stack, events)) != 1:
         raise ValueError("queue: give one of --queue URL, --stack NAME and --events FOLDER")
     recorder = Recorder(name)
-    with _source(queue, stack, events, recorder) as found, _writer(out, out_format) as write:
+    with _source(queue, stack, events, recorder) as found, _writer(out) as write:
         broken = _record(found, recorder, write)
     if broken:
         print_error(f"{counted(broken, 'damaged event')} left out")
@@ -193,15 +179,14 @@ def _text_of(body: io.BufferedReader) -> Iterator[str]:
 
 
 @contextmanager
-def _writer(out: Path, out_format: OutFormat | None) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+def _writer(out: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
     """Yield a function that writes a line; the file appears when the block ends without an error."""
     if not out.parent.is_dir():
         msg = f"out: there is no folder {str(out.parent)!r}"
         raise ValueError(msg)
-    parquet = out_format is OutFormat.PARQUET or (out_format is None and out.suffix == PARQUET)
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        if parquet:
+        if out.suffix == PARQUET:
             with _parquet(draft) as write:
                 yield write
         else:

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from freshq.addresses import FORMS, QUEUE_OPTIONS, Address, open_queue, split_options
-from freshq.cli.command import SECONDS_OR_NONE, AsJson, Group, PlainCommand
+from freshq.cli.command import AsJson, Group, PlainCommand
 from freshq.cli.errors import ExitStatus, print_error
 from freshq.cli.output import Output, counted
 from freshq.cli.process import ControlChannel, end_process, run_until_told
 from freshq.cli.stacks import Stack, client_of, failures
 from freshq.errors import RefusedError, StoreError, Unreachable, needs, printable, quoted
 from freshq.feeds.relay import DEFAULT_BATCH, Relay, TaskCopy
-from freshq.model.storable_options import seconds_or_none
 from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from freshq.aws.archive import Archive
     from freshq.feeds.relay import CopyReport
@@ -30,23 +29,6 @@ if TYPE_CHECKING:
 
 Source = Annotated[str, typer.Option("--from", help=f"Address of the outbox: {FORMS}.")]
 Destination = Annotated[str, typer.Option("--to", help="Address of the destination, in the same form.")]
-FromName = Annotated[
-    str | None,
-    typer.Option(help="Name of the outbox's queue, as ?name= in its address.", show_default="default"),
-]
-ToName = Annotated[
-    str | None,
-    typer.Option(help="Name of the destination's queue, as ?name= in its address.", show_default="default"),
-]
-MaxAgeSeconds = Annotated[
-    str | None,
-    typer.Option(
-        metavar=SECONDS_OR_NONE,
-        parser=seconds_or_none,
-        help="Max age of the destination in seconds. Use the same value as its workers.",
-        show_default="3600",
-    ),
-]
 Batch = Annotated[int, typer.Option(min=1, max=1000, help="Number of tasks per batch.")]
 CopySource = Annotated[str, typer.Option("--from", help=f"Address of the queue to copy: {FORMS}.")]
 Only = Annotated[
@@ -73,9 +55,6 @@ IdleExitSeconds = Annotated[
 def relay(
     source: Source,
     destination: Destination,
-    from_name: FromName = None,
-    to_name: ToName = None,
-    max_age_seconds: MaxAgeSeconds = None,
     batch: Batch = DEFAULT_BATCH,
     idle_exit_seconds: IdleExitSeconds = None,
     as_json: AsJson = False,
@@ -87,15 +66,14 @@ def relay(
     several can
     run at the same time.
     """
-    _check("--from", source, {"name": from_name})
-    _check("--to", destination, {"name": to_name, "max_age_seconds": max_age_seconds})
+    _check("--from", source)
+    _check("--to", destination)
     # By default every waiting task moves, whatever its max age.
     has_own = "max_age_seconds" in Address.parse(source).options
     outlives: dict[str, Any] = {} if has_own else {"max_age_seconds": None, "override": True}
-    limits = {} if max_age_seconds is None else {"max_age_seconds": max_age_seconds}
     with (
-        closing(_open("--from", source, from_name, **outlives)) as outbox,
-        closing(_open("--to", destination, to_name, **limits)) as target,
+        closing(_open("--from", source, **outlives)) as outbox,
+        closing(_open("--to", destination)) as target,
     ):
         control = ControlChannel()
         control.follow_signals()
@@ -126,12 +104,12 @@ def copy(
     interruption. Names the tasks that were skipped, ten for each reason and with --json all, and exits with
     status 1 if there are any.
     """
-    _check("--from", source, {})
-    _check("--to", destination, {})
+    _check("--from", source)
+    _check("--to", destination)
     states = tuple(TaskStatus) if only is None else _states("only", only)
     with (
-        closing(_open("--from", source, None)) as original,
-        closing(_open("--to", destination, None)) as target,
+        closing(_open("--from", source)) as original,
+        closing(_open("--to", destination)) as target,
     ):
         copies = TaskCopy(original, target, only=states, over=() if over is None else _states("over", over))
         report = copies.run(_show_progress if sys.stderr.isatty() else lambda _report: None)
@@ -189,24 +167,15 @@ def _by_state(counts: Counter[TaskStatus]) -> str:
     return f": {', '.join(f'{number:,} {state}' for state, number in counts.items())}" if counts else ""
 
 
-def _check(option: str, address: str, given: Mapping[str, object]) -> None:
-    """Refuse a wrong address, or options that contradict it, before any queue is opened."""
+def _check(option: str, address: str) -> None:
+    """Refuse a wrong address before any queue is opened."""
     with _named(option):
-        options, _others = split_options(Address.parse(address).options, QUEUE_OPTIONS)
-        for name, value in given.items():
-            if value is not None and name in options and options[name] != value:
-                msg = f"{name}: the address has {options[name]}, the command line {value}; give one of them"
-                raise ValueError(msg)
+        split_options(Address.parse(address).options, QUEUE_OPTIONS)
 
 
-def _open(
-    option: str,
-    address: str,
-    name: str | None,
-    **named: Any,
-) -> BaseQueue:
+def _open(option: str, address: str, **named: Any) -> BaseQueue:
     with _named(option):
-        return open_queue(address, name, **named)
+        return open_queue(address, **named)
 
 
 @contextmanager

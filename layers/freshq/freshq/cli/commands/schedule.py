@@ -16,6 +16,7 @@ from freshq.cli.command import QueueContext, application_imports
 from freshq.cli.errors import ExitStatus
 from freshq.cli.output import span
 from freshq.cli.process import ControlChannel, end_process, reporter_of, reporting, run_until_told
+from freshq.cli.session import refuse_memory
 from freshq.errors import FreshqError, RefusedError, StoreError, TableMissing, plain, quoted
 from freshq.feeds.schedules import ARGUMENTS, DEFAULT_CATCH_UP, Cron, Every, Schedule, Scheduler
 from freshq.queue.attached import AttachedQueue
@@ -225,7 +226,7 @@ def _fire_until_told(scheduler: Scheduler, control: ControlChannel, reporter: Re
 
 
 def _scheduler(session: Session, schedules: Sequence[Schedule], reporter: Reporter) -> Scheduler:
-    session.refuse_memory()
+    refuse_memory(session.address)
     if isinstance(session.queue, AttachedQueue):
         msg = "queue: an attached table takes its own records only; use a queue on a table of freshq's"
         raise ValueError(msg)

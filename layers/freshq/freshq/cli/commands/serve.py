@@ -26,6 +26,7 @@ from freshq.cli.http_server import (
     until_signalled,
     url_of,
 )
+from freshq.cli.session import refuse_memory
 from freshq.errors import MissingExtra
 from freshq.feeds.http_api import (
     HEALTH_PATH,
@@ -248,7 +249,7 @@ def serve(
     Serves until SIGTERM or Ctrl-C, and then answers the open requests.
     """
     session = context.session
-    session.refuse_memory()
+    refuse_memory(session.address)
     tokens = load_tokens(token_file)
     with suppress(MissingExtra):  # then /metrics names the missing package
         from freshq.telemetry.prometheus import Prometheus

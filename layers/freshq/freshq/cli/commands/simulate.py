@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -17,13 +17,11 @@ from rich.table import Table
 from freshq.cli.command import AsJson, help_of, is_given, with_flags
 from freshq.cli.output import json_text
 from freshq.errors import quoted
-from freshq.model.storable_options import NONE, StorableOptions
+from freshq.model.storable_options import NONE, QueueRules
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS
-from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.groups import GroupRule, GroupRules
 from freshq.policy.order import Order
-from freshq.policy.pressure import AdmissionLimit
-from freshq.policy.rules import AUTO, CodelRule, OverloadRules, ReserveRule
+from freshq.policy.rules import AUTO, OverloadRules
 from freshq.policy.value import LARGEST_VALUE, SMALLEST_VALUE
 from freshq.simulate import (
     ArrivalProcess,
@@ -44,6 +42,7 @@ from freshq.simulate import (
     simulate_stressed,
     summarize,
 )
+from freshq.simulate.advice import Settings
 from freshq.simulate.load import LONGEST_DRAW
 from freshq.simulate.sweep import check_plot, draw_sweep
 
@@ -65,12 +64,14 @@ VALUES: Final = (
     "VALUE=SHARE,VALUE=SHARE@SECONDS, with numbers above 0 and each value once, from "
     f"{SMALLEST_VALUE:g} to {LARGEST_VALUE:g}"
 )
+# The options of the policy that are written like those of a queue.
+POLICY: Final = ("order", "reserve", "codel", "backlog", "admission")
 # A sweep chooses policies and loads itself.
 NOT_WITH_SWEEP: Final = (
-    "rate", "order", "reserve", "codel", "codel_interval", "max_backlog", "when_full", "group_share", "fair",
-    "separator", "max_running", "start_rate", "admission", "groups", "priorities", "burst", "client_timeout",
-    "client_retries", "dip", "slowdown", "deadline",
-)  # fmt: skip
+    *("rate", "fair", "separator", "max_running", "start_rate", "groups", "priorities", "burst"),
+    *("client_timeout", "client_retries", "dip", "slowdown", "deadline"),
+    *POLICY,
+)
 Plot = Annotated[
     Path | None,
     typer.Option(
@@ -140,18 +141,10 @@ class SimulateOptions(LoadOptions):
         10.0, description="Age at which a task is stale. By default the recording's, else 10."
     )
     order: Order = Field(Order.LIFO, description="Order within a priority level.")
-    reserve: str = Field(AUTO, description=help_of(StorableOptions, "reserve"))
-    codel: float | None = Field(None, description="CoDel target in seconds; fifo only.")
-    codel_interval: float | None = Field(
-        None, description="CoDel interval in seconds; by default twice the target."
-    )
-    max_backlog: int | None = Field(None, description="Maximum number of waiting tasks.")
-    when_full: WhenFull = Field(
-        WhenFull.DROP_OLDEST, description="Which task to shed when the backlog is full."
-    )
-    group_share: float | None = Field(
-        None, description="Share of a full backlog above which a group sheds first."
-    )
+    reserve: str = Field(AUTO, description=help_of(QueueRules, "reserve"))
+    codel: str = Field(NONE, description=help_of(QueueRules, "codel"))
+    backlog: str = Field(NONE, description=help_of(QueueRules, "backlog"))
+    admission: str = Field(NONE, description=help_of(QueueRules, "admission"))
     fair: bool = Field(
         default=False,
         description="Let the groups share the servers' time, as a queue does; on with weights or limits.",
@@ -166,11 +159,8 @@ class SimulateOptions(LoadOptions):
     start_rate: str | None = Field(
         None, description="Maximum starts per second by group or parent, such as acme=2; * is all others."
     )
-    admission: float | None = Field(
-        None, description="Admission control: reject arrivals beyond this multiple of the capacity."
-    )
 
-    @field_validator("deadline_seconds", "max_backlog", mode="before")
+    @field_validator("deadline_seconds", mode="before")
     @classmethod
     def _parse_none(cls, value: object) -> object:
         return None if value == NONE else value
@@ -200,18 +190,10 @@ class SimulateOptions(LoadOptions):
         fair = self.fair or groups != GroupRules()
         if fair and self.groups is None and self.file is None:
             raise ValueError("fair: needs groups")
-        return OverloadRules(
-            deadline_seconds=self.max_age_seconds * (LONGEST_DRAW if self.is_random else 1.0),
-            order=self.order,
-            reserve=ReserveRule.parse(self.reserve).for_order(
-                self.order, has_max_age=self.deadline_seconds is not None
-            ),
-            codel=self._codel_rule(),
-            backlog=self._backlog_limit(),
-            fair=fair,
-            admission=None if self.admission is None else AdmissionLimit(self.admission),
-            groups=groups,
-        )
+        policy = {name: getattr(self, name) for name in POLICY} | {"max_age_seconds": self.deadline_seconds}
+        rules = Settings.parse("policy", policy).rules(None)
+        deadline_seconds = rules.deadline_seconds * (LONGEST_DRAW if self.is_random else 1.0)
+        return replace(rules, deadline_seconds=deadline_seconds, fair=fair, groups=groups)
 
     def group_rules(self) -> GroupRules:
         """Return the weights, the limits and the hierarchy of the groups.
@@ -233,20 +215,6 @@ class SimulateOptions(LoadOptions):
             msg = f"groups: {error}"
             raise ValueError(msg) from None
         return GroupRules(rules.pop("*", GroupRule()), rules, self.separator)
-
-    def _codel_rule(self) -> CodelRule | None:
-        if self.codel is not None:
-            return CodelRule(self.codel, self.codel_interval or 2 * self.codel)
-        if self.codel_interval is not None:
-            raise ValueError("codel_interval: needs codel")
-        return None
-
-    def _backlog_limit(self) -> BacklogLimit | None:
-        if self.max_backlog is not None:
-            return BacklogLimit(self.max_backlog, self.when_full, self.group_share)
-        if self.group_share is not None:
-            raise ValueError("group_share: needs max_backlog, because it is a share of it")
-        return None
 
     def parsed_burst(self) -> Burst | None:
         """Return the burst, or None."""

@@ -24,7 +24,7 @@ from freshq.cli.command import (
 )
 from freshq.cli.output import compact_json
 from freshq.cli.process import progress_bars
-from freshq.cli.session import refuse_memory
+from freshq.cli.session import confirm, refuse_memory
 from freshq.errors import NotFound, needs, printable, quoted, without_secrets
 from freshq.model.checks import checked_count
 from freshq.model.storable_options import MAX_SHARDS, DynamoDBOptions
@@ -330,7 +330,7 @@ def record_delete(
     """
     session = context.session
     queue, wanted = session.attached("record delete"), session.task_id(record_id)
-    session.confirm(f"Delete record {printable(wanted)} from the table?", yes=yes)
+    confirm(f"Delete record {printable(wanted)} from the table?", yes=yes)
     queue.records.delete(wanted, force=force)
     session.claims.pop(wanted, None)
     session.output.answer({"deleted": 1}, f"record {printable(wanted)}: deleted")

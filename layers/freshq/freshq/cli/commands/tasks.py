@@ -15,6 +15,7 @@ import typer
 from freshq.cli.command import Cursor, Limit, QueueContext, TaskId, Yes, complete_task_id, instant
 from freshq.cli.errors import raise_last
 from freshq.cli.output import chances_by_value, counted, excerpt, fields, percentage, span, value_facts
+from freshq.cli.session import confirm
 from freshq.errors import RefusedError, StoreError, printable, quoted
 from freshq.model.checks import checked_count
 from freshq.model.task import Task, TaskStatus
@@ -282,7 +283,7 @@ def cancel(
     is_one = len(wanted) == 1 and selection.predicate is None
     if wanted and not is_one:
         question = "Make {} dead letters?" if dead else "Cancel {}?"
-        session.confirm(question.format(counted(len(wanted), "task")), yes=yes)
+        confirm(question.format(counted(len(wanted), "task")), yes=yes)
     changed, refused = _each(session, wanted, partial(queue.cancel, force=force, dead=dead, error=reason))
     now = queue.admin.now()
     _print_each(session, [fields(task, now) for task in changed], is_one=is_one)
@@ -344,7 +345,7 @@ def redrive(
         task_ids = [session.task_id(None)] if current and where is None else []
     several = _several(task_ids, limit, all_dead=all_dead, is_filtered=where is not None)
     if several is not None:
-        session.confirm(f"Return {several}{selection} of queue {queue.name!r} to their lines?", yes=yes)
+        confirm(f"Return {several}{selection} of queue {queue.name!r} to their lines?", yes=yes)
     redriven = queue.redrive(task_ids or None, limit=limit, where=where, as_new=as_new, force=force)
     for task_id in task_ids:
         session.claims.pop(task_id, None)
@@ -415,7 +416,7 @@ def purge(
     which = f"{len(task_ids)} tasks" if task_ids else "every task" if limit is None else f"{limit} tasks"
     which += ", including claimed ones," if status is None else f" with status {status.upper()}"
     selection = Selection.of(queue, kind, group, error, since, task_ids)
-    session.confirm(f"Delete {which}{selection} of queue {queue.name!r}?", yes=yes)
+    confirm(f"Delete {which}{selection} of queue {queue.name!r}?", yes=yes)
     deleted = queue.purge(
         status=status and status.upper(),
         task_ids=task_ids or None,

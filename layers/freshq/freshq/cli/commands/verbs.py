@@ -11,7 +11,7 @@ import typer
 from freshq.cli.command import Error, LeaseSeconds, Limit, QueueContext, TaskId, Token, instant, parsed
 from freshq.cli.errors import print_error
 from freshq.cli.output import counted
-from freshq.cli.session import Session
+from freshq.cli.session import Session, refuse_memory
 from freshq.errors import LeaseLost, RefusedError, StoreError, printable
 from freshq.model.answers import PutOutcome
 from freshq.model.validation import parsed_json
@@ -125,7 +125,7 @@ def put(
     """
     session = context.session
     if not isinstance(context.obj, Session):  # a shell continues
-        session.refuse_memory()
+        refuse_memory(session.address)
     options: dict[str, Any] = {"priority": priority, "delay_seconds": delay_seconds, "group": group}
     options |= {"at": None if at is None else instant("at", at), "max_age_seconds": max_age_seconds}
     options |= {"kind": kind, "value": value, "decay": decay, "cost": cost}

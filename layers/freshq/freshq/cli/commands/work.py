@@ -29,6 +29,7 @@ from freshq.cli.commands.supervisor import WorkProcess
 from freshq.cli.errors import LastingOutput
 from freshq.cli.http_server import LOOPBACK, METRICS, HttpResponse, HttpServer, metrics_page
 from freshq.cli.process import ControlChannel, JsonLines, end_process, reporter_of, reporting
+from freshq.cli.session import refuse_memory
 from freshq.errors import MissingExtra, StoreError, quoted, without_secrets
 from freshq.model.answers import WaitsFor
 from freshq.model.fields import DEFAULT_NAME
@@ -318,7 +319,7 @@ def begin(job: WorkJob, processes: int, *, dry_run: bool) -> None:
         ValueError: If an option is wrong, or the runner cannot be loaded.
         StoreError: If a table is missing, or the store did not answer for `give_up_seconds`.
     """
-    job.session.refuse_memory()
+    refuse_memory(job.session.address)
     core_of(job.session.queue).options.follow()
     if job.addresses:
         job.session.queue.close()  # all of them are opened together

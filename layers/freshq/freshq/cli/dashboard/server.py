@@ -22,6 +22,7 @@ from freshq.cli.http_server import (
     until_signalled,
     url_of,
 )
+from freshq.cli.session import refuse_memory
 from freshq.errors import without_secrets
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def dashboard(
 
         found = load_schedules(schedules)
     session = context.session
-    session.refuse_memory()
+    refuse_memory(session.address)
     # Report an unreachable queue here instead of on an empty page.
     session.queue.stats(approximate=True)
     address = without_secrets(session.address or "")
