@@ -151,7 +151,7 @@ def test_the_customer_managed_key_encrypts_whatever_holds_data() -> None:
         "cloudwatch.amazonaws.com",
         "scheduler.amazonaws.com",
         "sns.amazonaws.com",
-        "logs.${AWS::Region}.amazonaws.com",
+        "logs.${AWS::Region}.${AWS::URLSuffix}",  # the only one that differs in China
     }
 
 
