@@ -11,6 +11,7 @@ import pytest
 
 from freshq import Handlers, Task
 from freshq.aws import traces
+from freshq.aws.environment import dynamodb_client
 from tests.support.functions import Context, load_function
 from tests.support.refusals import refused
 from tests.unit.aws.test_function_metrics import emitted
@@ -110,6 +111,11 @@ def test_versions_that_work_are_let_through(cloud: Cloud, capsys: pytest.Capture
     assert sum(sum(line.get("TasksSucceeded", [])) for line in lines) == 1
     stats = cloud.application.queue.stats()
     assert (stats.pending, stats.success) == (1, 0)
+    # What it wrote expires: a rolling deployment every day must not fill the table.
+    found = dynamodb_client().scan(TableName="QueueTable")["Items"]
+    left = [item for item in found if "canary-" in item["taskId"]["S"]]
+    assert left
+    assert [item for item in left if "ttl" not in item] == []
 
 
 @pytest.mark.matrix("function")

@@ -146,7 +146,9 @@ class QueueSettings(EnvironmentSettings):
         used = client or dynamodb_client()
         if self.names(used) is not None:
             return Queue.dynamodb(self.table, used, attach=True, key=self.attach_key, name=self.queue_name)
-        return Queue.dynamodb(self.table, used, name=self.queue_name)
+        # A queue of a canary is never used again, and a record of its options would stay for ever.
+        is_canary = invocation().canary_queue is not None
+        return Queue.dynamodb(self.table, used, name=self.queue_name, override=is_canary)
 
     def pass_options(self, client: DynamoDBClient) -> StoredPassOptions:
         """Return the options of the worker passes, which are read when they are needed."""
