@@ -1,6 +1,6 @@
 """Handlers whose tasks are held in database transactions."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 import sqlalchemy as sa
@@ -14,6 +14,9 @@ from tests.conftest import StoreUnderTest
 from tests.sql.conftest import write, written
 from tests.support.readings import known
 from tests.support.worker_threads import work_off
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection as ForCheckers
 
 TAKES_CONNECTION = "^handler of 'write': takes the connection of a transaction; run it by a worker with"
 
@@ -128,6 +131,23 @@ class TestRefused:
             handlers.on("b", batch=2)(run_all)
         with pytest.raises(ValueError, match=r"^handler of 'c': must take a task and a payload before its"):
             handlers.on("c")(run_without_payload)
+
+    @pytest.mark.parametrize("annotation", [Annotated[Connection, "own"], Connection | None])
+    def test_an_annotation_may_say_more_than_the_type(self, annotation: Any) -> None:
+        def run(task: Task, name: str, connection: Any = None) -> None:
+            del task, name, connection
+
+        run.__annotations__["connection"] = annotation
+        assert Handlers().on("a")(run).connection == "connection"
+
+    def test_an_annotation_that_cannot_be_read_is_named(self) -> None:
+        def run(task: Task, name: str, connection: "ForCheckers") -> None:
+            del task, name, connection
+
+        with pytest.raises(
+            ValueError, match=r"annotation of 'connection' cannot be read \(name 'ForCheckers'"
+        ):
+            Handlers().on("a")(run)
 
     def test_a_connection_that_the_application_provides_is_its_own(self, queue: Queue) -> None:
         handlers = Handlers(provide={Connection: lambda: "own"})

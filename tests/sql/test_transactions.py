@@ -1,5 +1,6 @@
 """A task held by its row's lock, and a put in the caller's transaction."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -194,6 +195,39 @@ class TestTransaction:
         assert known(queue, "a").attempts == 1
         assert "connection.begin_nested()" in str(known(queue, "a").error)
         assert written(effects) == (["done"] if end == "commit" else [])
+
+    @pytest.mark.parametrize("last", ["COMMIT", "ROLLBACK"])
+    def test_a_statement_that_ends_the_transaction_is_told_from_a_failed_commit(
+        self, queue: Queue, effects: sa.Engine, last: str
+    ) -> None:
+        queue.put("work", task_id="a")
+        with pytest.raises(StoreError), queue.transaction() as work:
+            assert work is not None
+            write(work.connection, "done")
+            work.connection.exec_driver_sql(last)
+        assert known(queue, "a").attempts == 1
+        assert str(known(queue, "a").error).startswith("the block ended the transaction")
+        assert written(effects) == (["done"] if last == "COMMIT" else [])
+
+    @pytest.mark.parametrize(
+        "leave",
+        [
+            sa.Connection.begin_nested,
+            lambda connection: connection.execution_options(schema_translate_map={None: "elsewhere"}),
+        ],
+        ids=["a savepoint", "a map of schemas"],
+    )
+    def test_what_a_block_leaves_behind_is_no_failure(
+        self, queue: Queue, effects: sa.Engine, leave: Callable[[sa.Connection], object]
+    ) -> None:
+        queue.put("work", task_id="a")
+        with queue.transaction() as work:
+            assert work is not None
+            write(work.connection, "before")
+            leave(work.connection)
+            work.connection.execute(sa.text("INSERT INTO effects VALUES ('within')"))
+        assert known(queue, "a").status is TaskStatus.SUCCESS
+        assert written(effects) == ["before", "within"]
 
     @pytest.mark.parametrize(
         ("statements", "cause"),

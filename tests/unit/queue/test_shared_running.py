@@ -1,5 +1,6 @@
 """Tasks in work by group, counted in a shared record."""
 
+from collections import deque
 from collections.abc import Callable
 from math import inf
 from threading import Thread
@@ -12,6 +13,7 @@ from freshq.policy.groups import GroupRule, GroupRules
 from freshq.queue.core import claim_request, core_of
 from freshq.queue.filters import within_limits
 from freshq.queue.shared.limits import RUNNING, Admission, SharedRunning
+from freshq.stores.base import drained
 from freshq.stores.memory import MemoryStore
 from tests.conftest import Clock
 from tests.support.readings import known
@@ -177,6 +179,41 @@ def test_threads_whose_tasks_end_together_share_a_write() -> None:
     record = store.read_record(queue.name, RUNNING)
     assert record is not None
     assert (record.values["held"], store.writes) == ({}, 2)
+
+
+def test_the_end_of_a_lost_claim_leaves_the_next_claim_of_its_task_counted() -> None:
+    store, clock = NotCounting(), Clock()
+    queue = Queue(store, clock=clock, lease_seconds=10)
+    queue.put(1, group="acme")
+    running = SharedRunning(store, queue.name)
+    (lost,) = queue.claim(1)
+    running.admitted([lost], RULES, clock.now)
+    clock.advance(11)
+    queue.admin.recover()
+    (again,) = queue.claim(1)
+    assert running.admitted([again], RULES, clock.now).claims == [again]
+    running.ended([lost.task], clock.now)
+    assert not running.room(RULES, clock.now).allows("acme")
+    assert (running.counts(lost.task), running.counts(again.task)) == (False, True)
+
+
+def test_a_forked_child_counts_beside_its_parent() -> None:
+    """With one name for both, each would overwrite what the other runs."""
+    store = NotCounting()
+    queue = Queue(store, groups=RULES)
+    queue.put_many([{"payload": number, "group": "acme"} for number in range(2)])
+    assert len(queue.claim(1)) == 1
+    limits = core_of(queue).limits
+    limits.units_due.append(("acme", None, 1.0))
+    limits.forget_parent()  # what a fork calls in the child
+    assert not limits.units_due
+    assert queue.claim(1) == []
+
+
+def test_each_element_is_taken_by_one_thread() -> None:
+    noted = deque(range(3))
+    first = drained(noted)
+    assert [next(first), *drained(noted), *first] == [0, 1, 2]
 
 
 def test_a_lease_extended_after_its_end_keeps_no_place_in_its_group() -> None:

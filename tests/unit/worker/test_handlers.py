@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -57,6 +57,10 @@ def by_name(_task: Task, *, payload: int) -> int:
 
 
 async def yields(_task: Task) -> AsyncIterator[int]:
+    yield 1
+
+
+def yields_now(_task: Task) -> Iterator[int]:
     yield 1
 
 
@@ -304,7 +308,9 @@ class TestAsync:
         (lambda handlers: handlers.on("a")(lambda: None), "must take a task, or a task and a payload"),
         (lambda handlers: handlers.on("a")(7), "must be a function, got int"),
         (lambda handlers: handlers.on("a")(by_name), "must take a task, or a task and a payload"),
-        (lambda handlers: handlers.on("a")(yields), "is an async generator; return a value"),
+        (lambda handlers: handlers.on("a")(yields), "is a generator, whose body would never run"),
+        (lambda handlers: handlers.on("a")(yields_now), "is a generator, whose body would never run"),
+        (lambda _handlers: Worker(Queue.memory(), yields_now), "runner: is a generator"),
         (lambda handlers: [handlers.on("a")(lambda _task: 1) for _ in "ab"], "'a' has a function already"),
     ],
 )

@@ -7,8 +7,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from freshq.errors import StoreError
+from freshq.model.forks import forget_in_child
 from freshq.policy.groups import StartLog
 from freshq.queue.shared.limits import Admission, SharedBrakes, SharedRunning
+from freshq.stores.base import drained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,6 +61,13 @@ class GroupLimits:
         self._now = now
         self._request = request
         self._running = None if store.counts_groups else SharedRunning(store, queue)
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """Count in a forked child only what runs there: the parent counts its own tasks and units."""
+        self.units_due.clear()
+        if self._running is not None:
+            self._running = SharedRunning(self._store, self._queue)
 
     def prepare(self, request: ClaimRequest) -> None:
         """Tell a claim the rates that apply now, and the room that is left if its store does not count it.
@@ -148,7 +157,7 @@ class GroupLimits:
 
     def correct_units(self) -> None:
         """Charge, or return, the units that are due; if the store does not answer, with the next ones."""
-        due = [self.units_due.popleft() for _ in range(len(self.units_due))]
+        due = [*drained(self.units_due)]
         rules = self._rules()
 
         def correct(reader: LimitedLines) -> list[Stored]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict, deque
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, partial
@@ -416,6 +416,13 @@ class Stats:
 NO_VALUES: Final = dict.fromkeys(("value_delivered", "value_lost"), "not counted")
 
 
+def drained(noted: deque[T]) -> Iterator[T]:
+    """Yield the elements of a deque, from which each is taken; other threads may take some of them."""
+    with suppress(IndexError):
+        while True:
+            yield noted.popleft()
+
+
 class ExpiredTasks:
     """The deadlines of stale tasks that this process took out of their lines. Thread-safe."""
 
@@ -432,8 +439,8 @@ class ExpiredTasks:
 
     def take(self, queue: str) -> list[float]:
         """Return the deadlines of a queue's tasks since the last call."""
-        noted = self._deadlines.get(queue, ())
-        return [noted.popleft() for _ in range(len(noted))] if noted else []
+        noted = self._deadlines.get(queue)
+        return [*drained(noted)] if noted else []
 
 
 class Tasks(Protocol):

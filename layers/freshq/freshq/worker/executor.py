@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from freshq.model.answers import Busy, RunnerExit, raised_in_run
 from freshq.policy.limits import MAX_WAIT_SECONDS, Prefetch
+from freshq.stores.base import drained
 
 if TYPE_CHECKING:
     import asyncio
@@ -154,9 +155,8 @@ class LoopStarts:
             loop.call_soon_threadsafe(self._start_new, loop)
         except RuntimeError as closed:
             self._is_called = False
-            with suppress(IndexError):  # other threads, too, may see that it is closed
-                while True:
-                    self._new.popleft().fail(closed)
+            for each in drained(self._new):
+                each.fail(closed)
 
     def _start_new(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_called = False  # before it looks

@@ -56,6 +56,7 @@ Runner: TypeAlias = Callable[[Task], Any]
 TransactionRunner: TypeAlias = "Callable[[Task, Connection], Any]"
 
 NEEDS_TRANSACTION: Final = "takes the connection of a transaction; run it by a worker with `transaction`"
+NO_GENERATOR: Final = "whose body would never run; return a value, do not yield"
 # Name of the context variable of the module `decimal`.
 DECIMAL_CONTEXT: Final = "decimal_context"
 # Folders of this package and of Python: an error names the application's line that led there.
@@ -320,8 +321,9 @@ def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
         transaction: Whether it is called with a connection besides the task.
 
     Raises:
-        ValueError: If it is not callable, is a class, cannot take its arguments, or is `async def`, whose
-            coroutine nobody would await; or if its handlers need a transaction, or cannot run in one.
+        ValueError: If it is not callable, is a class or a generator, cannot take its arguments, or is
+            `async def`, whose coroutine nobody would await; or if its handlers need a transaction, or cannot
+            run in one.
     """
     if isinstance(runner, CoroutineRunner):
         check_handlers(runner, transaction=transaction)
@@ -332,7 +334,10 @@ def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
     if is_class(runner):
         msg = f"runner: must be a function that takes {takes}, got the class {runner!r}"
         raise ValueError(msg + "; pass an instance with __call__, or one of its methods")
-    if is_async(runner) or is_async_generator(runner):
+    if is_generator(runner):
+        msg = f"runner: is a generator, {NO_GENERATOR}"
+        raise ValueError(msg)
+    if is_async(runner):
         msg = "runner: is an async function; register it with freshq.Handlers, or pass one that is not async"
         raise ValueError(msg)
     try:
@@ -450,6 +455,13 @@ def is_async(function: Any) -> bool:
 def is_async_generator(function: Any) -> bool:
     """Return whether a call makes an asynchronous generator."""
     return any(inspect.isasyncgenfunction(each) for each in (function, function.__call__))
+
+
+def is_generator(function: Any) -> bool:
+    """Return whether a call makes a generator, asynchronous or not."""
+    return is_async_generator(function) or any(
+        inspect.isgeneratorfunction(each) for each in (function, function.__call__)
+    )
 
 
 def instrumented(runner: Callable[..., Any], telemetry: Telemetry) -> Callable[..., Any]:

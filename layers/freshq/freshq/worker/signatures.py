@@ -7,17 +7,19 @@ import sys
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, cast, get_args, get_origin
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin
 
 from freshq.errors import quoted
 from freshq.model.task import Task
 from freshq.worker.runner import (
+    NO_GENERATOR,
     fits_task,
     hint,
     is_async,
     is_async_generator,
     is_class,
+    is_generator,
     misses_task,
     readable_hint,
 )
@@ -89,7 +91,7 @@ def checked_function(kind: str, function: object) -> Callable[..., Any]:
     """Return a function.
 
     Raises:
-        ValueError: If it is not a function, or is an async generator.
+        ValueError: If it is not a function, or is a generator.
     """
     if not callable(function):
         msg = f"handler of {quoted(kind)}: must be a function, got {type(function).__name__}"
@@ -97,8 +99,8 @@ def checked_function(kind: str, function: object) -> Callable[..., Any]:
     if is_class(function):
         msg = f"handler of {quoted(kind)}: must be a function, got the class {function!r}"
         raise ValueError(msg)
-    if is_async_generator(function):
-        msg = f"handler of {quoted(kind)}: is an async generator; return a value, do not yield"
+    if is_generator(function):
+        msg = f"handler of {quoted(kind)}: is a generator, {NO_GENERATOR}"
         raise ValueError(msg)
     return function
 
@@ -136,7 +138,7 @@ class Signature:
         self.own = _positional([each for each in parameters if each.name not in filled])
         problem = _problem_of(function, self.own, provides=filled != {None}, many=many)
         if problem is not None:
-            msg = f"{self._name}: {problem}"
+            msg = f"{self._name}: {problem}{_unread(function, parameters[1:])}"
             raise ValueError(msg)
         try:
             of_task = self._type_of(self.own[0])
@@ -222,12 +224,30 @@ def _positional(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
     return parameters
 
 
+def _unread(function: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> str:
+    """Return which annotation may hide what a parameter should get; empty if all can be read."""
+    for each in parameters:
+        try:
+            hint(function, each.name, each.annotation)
+        except Exception as error:  # noqa: BLE001 - evaluating an annotation may raise anything
+            return f"; the annotation of {each.name!r} cannot be read ({error}): import it at run time, too"
+    return ""
+
+
 def _type_to_provide(function: Callable[..., Any], parameter: inspect.Parameter) -> Hashable:
-    """Return the type of a parameter, by which it may be provided; None if it cannot be."""
+    """Return the type of a parameter, by which it may be provided; None if it cannot be.
+
+    Of `Annotated[Session, ...]` and `Session | None` that is `Session`.
+    """
     try:
         annotation = hint(function, parameter.name, parameter.annotation)
     except Exception:  # noqa: BLE001 - for the payload's parameter, it is raised later
         return None
+    if get_origin(annotation) is Annotated:
+        annotation = annotation.__origin__
+    if get_origin(annotation) in (Union, UnionType):
+        others = [each for each in get_args(annotation) if each is not NoneType]
+        annotation = others[0] if len(others) == 1 else annotation
     is_hashable = isinstance(annotation, Hashable)
     return annotation if is_hashable and parameter.kind is not parameter.POSITIONAL_ONLY else None
 

@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from freshq.errors import StoreError
-from freshq.model.forks import new_lock
+from freshq.model.fields import plain_token
+from freshq.model.forks import forget_in_child, new_lock
 from freshq.policy.backlog_limit import Share, WorkerShares
 from freshq.policy.groups import KIND, GroupRoom, StartLog
 from freshq.policy.limits import Brake, BucketState, ConcurrencyLimit, LimitState, Signals, spent
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from freshq.policy.groups import Group, GroupRules
     from freshq.policy.limits import RetryBudget, SharedBucket
     from freshq.stores.base import Store
+
+    # A task's id, and the token of its claim.
+    _Held = tuple[str, str | None]
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +86,11 @@ class SharedSlots:
         self._until = 0.0
         self._ask_at = 0.0
         self._succeeded = self._pushed_back = self._in_flight = self._peak = 0
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """Have no slots in a forked child: those that were taken are its parent's."""
+        self._worker, self._slots, self._window = uuid.uuid4().hex, 0, -1
 
     def started(self) -> None:
         """Record the start of a task: it counts towards the peak even if it ends before the exchange."""
@@ -184,6 +193,11 @@ class SharedTokens:
         self._now = 0.0
         self._until = 0.0
         self._ask_at = 0.0
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """Have no tokens in a forked child, and owe none: they are its parent's."""
+        self._left = self._owed = 0.0
 
     def available(self, now: float, wanted: int) -> int:
         """Return how many of the wanted tokens may be spent now.
@@ -458,8 +472,8 @@ class SharedRunning:
         self._changes = self._written = 0
         # Whether a rule limits running tasks, so that others must know them.
         self._counts_running = True
-        # By task id: its group, and when its lease ends.
-        self._held: dict[str, tuple[str, float]] = {}
+        # The group of each claim, and when its lease ends.
+        self._held: dict[_Held, tuple[str, float]] = {}
         # The units of the tasks of groups, of late.
         self._expected: dict[Group, float] = {}
         # By kind: when the last task that was put off comes back.
@@ -498,7 +512,9 @@ class SharedRunning:
                 raise StoreError(msg)
             self._counts_running = rules.counts_running
             with self._lock:
-                self._held |= _entries(judged.admitted, rules)
+                # The ends of runs that lost their leases are not told.
+                live = {held: entry for held, entry in self._held.items() if entry[1] > now}
+                self._held = live | _entries(judged.admitted, rules)
         with self._lock:
             if rules.has_units:
                 self._expect([claim.task for claim in claims])
@@ -507,10 +523,9 @@ class SharedRunning:
 
     def _turn(self, task: Task, rules: GroupRules, now: float, wait_seconds: float) -> float:
         """Return how long to put a task off, so that the tasks of a kind come back one after the other."""
-        rule, turn = rules.kinds[str(task.kind)], self._turns.get(task.kind, 0.0)
-        turn = max(turn, now + wait_seconds)
-        after_it = turn + TURN_PART * rule.seconds_per_task(task.units)
-        self._turns[task.kind] = min(after_it, now + LONGEST_TURN_SECONDS)
+        rule, latest = rules.kinds[str(task.kind)], now + LONGEST_TURN_SECONDS
+        turn = max(min(self._turns.get(task.kind, 0.0), latest), now + wait_seconds)
+        self._turns[task.kind] = turn + TURN_PART * rule.seconds_per_task(task.units)
         return turn - now
 
     def _expect(self, tasks: Sequence[Task]) -> None:
@@ -523,7 +538,7 @@ class SharedRunning:
 
     def counts(self, task: Task) -> bool:
         """Return whether a task of this process is counted as running."""
-        return task.task_id in self._held
+        return _held(task) in self._held
 
     def correct(self, due: Sequence[tuple[Group, str | None, float]], rules: GroupRules, now: float) -> None:
         """Take units of groups and kinds in addition, or return some.
@@ -544,7 +559,7 @@ class SharedRunning:
     def extended(self, tasks: Sequence[Task], now: float) -> None:
         """Count tasks until the end of their extended leases."""
         with self._lock:
-            known = {task.task_id: _entry(task) for task in tasks if task.task_id in self._held}
+            known = {_held(task): _entry(task) for task in tasks if self.counts(task)}
             self._held |= known
             change = self._changes = self._changes + bool(known)
         if known and self._counts_running:
@@ -553,7 +568,7 @@ class SharedRunning:
     def ended(self, tasks: Sequence[Task], now: float) -> None:
         """Stop counting tasks."""
         with self._lock:
-            known = [self._held.pop(task.task_id, None) for task in tasks]
+            known = [self._held.pop(_held(task), None) for task in tasks]
             change = self._changes = self._changes + any(known)
         if any(known) and self._counts_running:
             self._publish(change, now)
@@ -604,7 +619,7 @@ class SharedRunning:
             if process != self._process and until > now
         }
 
-    def _own(self, held: Mapping[str, tuple[str, float]], now: float) -> dict[str, Any]:
+    def _own(self, held: Mapping[_Held, tuple[str, float]], now: float) -> dict[str, Any]:
         live = [(group, until) for group, until in held.values() if until > now]
         if not live:
             return {}
@@ -615,7 +630,12 @@ def _entry(task: Task) -> tuple[str, float]:
     return task.group or "", task.lease_until or 0.0
 
 
-def _entries(claims: Sequence[Claim], rules: GroupRules) -> dict[str, tuple[str, float]]:
-    """Return the entries of the tasks that a limit may count, by id."""
+def _held(task: Task) -> _Held:
+    """Return what identifies a claim: a process may lose a task and claim it again."""
+    return task.task_id, plain_token(task.lease_token)
+
+
+def _entries(claims: Sequence[Claim], rules: GroupRules) -> dict[_Held, tuple[str, float]]:
+    """Return the entries of the claims whose tasks a limit may count."""
     tasks = [claim.task for claim in claims]
-    return {task.task_id: _entry(task) for task in tasks if rules.limiting(task.group, task.kind)}
+    return {_held(task): _entry(task) for task in tasks if rules.limiting(task.group, task.kind)}

@@ -46,6 +46,11 @@ ACCEPTED: Final = (
     "connection: must be a Connection or Session of SQLAlchemy, Django's connection, one of sqlite3, "
     "psycopg, PyMySQL or mysqlclient, or with AsyncQueue an AsyncConnection or AsyncSession"
 )
+ENDED: Final = (
+    "the block ended the transaction that holds its task, by commit, rollback, close, or on MariaDB or MySQL "
+    "by a statement such as CREATE TABLE: leave that to freshq, and use connection.begin_nested() for a part "
+    "of the writes"
+)
 logger = logging.getLogger(__name__)
 # The settings by which a server ends a session whose transaction waits for its run.
 ENDS_IDLE: Final = {
@@ -121,6 +126,8 @@ class SqlTransactions(Transactions):
             with self._kept(transaction):
                 savepoint = row.connection.begin_nested()
                 block.enter_context(default_settings(row.connection))
+                # The block may map schemas, which moves the application's tables, and not the queue's.
+                block.callback(row.connection.execution_options, schema_translate_map=None)
             try:
                 yield held
                 _refuse_ended(row)
@@ -135,7 +142,7 @@ class SqlTransactions(Transactions):
                 return
             with self._failing(held, row, savepoint, context):
                 block.close()
-                self._complete(held, row, savepoint, context)
+                self._complete(held, row, context)
 
     @contextmanager
     def _failing(
@@ -160,6 +167,8 @@ class SqlTransactions(Transactions):
                 self._note_lost(held, row, error, context)
             else:
                 why = f"its transaction could not be committed: {_cause_of(error)}"
+                if "savepoint" in why.lower():  # freshq's own is gone
+                    why = f"{ENDED} ({_cause_of(error)})"
                 held.failed = self._store_failed(row, savepoint, _after(error, row.task, context, why))
             raise
 
@@ -197,13 +206,11 @@ class SqlTransactions(Transactions):
             self._tasks.store_locked(passed_over, connection)
         return locked, len(passed_over)
 
-    def _complete(
-        self, held: HeldTask, row: _LockedRow, savepoint: sa.NestedTransaction, context: SettlingContext
-    ) -> None:
+    def _complete(self, held: HeldTask, row: _LockedRow, context: SettlingContext) -> None:
         """Store the task as completed, and commit."""
         use_own_settings(row.connection)
-        if savepoint.is_active:
-            savepoint.commit()
+        while (unreleased := row.connection.get_nested_transaction()) is not None:
+            unreleased.commit()  # a savepoint that the block left open, and then freshq's
         held.settled = self._store_completed(row, held.result, context)
         row.transaction.close()
 
@@ -293,8 +300,7 @@ def _refuse_ended(row: _LockedRow) -> None:
         RefusedError: If it has.
     """
     if not row.connection.in_transaction() and not row.connection.invalidated:
-        msg = "the block ended the transaction that holds its task, by commit, rollback or close: leave that "
-        raise RefusedError(msg + "to freshq, and use connection.begin_nested() for a part of the writes")
+        raise RefusedError(ENDED)
 
 
 def _ended_by_server(row: _LockedRow) -> str:
