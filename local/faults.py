@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from http import HTTPStatus
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import boto3
@@ -123,32 +124,19 @@ def replies_lost_to_the_sdk(client: DynamoDBClient, operation: str, times: int =
 
 
 @contextmanager
-def refused(client: DynamoDBClient, operation: str = "", *, code: str, let_pass: int = 0) -> Iterator[None]:
-    """Answer all but the first calls with an error."""
+def refused(
+    client: DynamoDBClient, operation: str = "", *, code: str, let_pass: int = 0, times: float = inf
+) -> Iterator[None]:
+    """Answer some calls in a row with an error, after the first ones."""
     seen = 0
 
     def refuse(model: Any, **_rest: Any) -> None:
         nonlocal seen
         seen += 1
-        if seen > let_pass:
+        if let_pass < seen <= let_pass + times:
             raise ClientError({"Error": {"Code": code, "Message": "by the test"}}, model.name)
 
     with hooked(client, BEFORE, refuse, operation):
-        yield
-
-
-@contextmanager
-def failing(client: DynamoDBClient, operation: str, *, code: str, times: int) -> Iterator[None]:
-    """Answer the first calls of an operation with an error."""
-    left = times
-
-    def fail(model: Any, **_rest: Any) -> None:
-        nonlocal left
-        if left:
-            left -= 1
-            raise ClientError({"Error": {"Code": code, "Message": "by the test"}}, model.name)
-
-    with hooked(client, BEFORE, fail, operation):
         yield
 
 

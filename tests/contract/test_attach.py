@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 from benchmarks.capacity import metered
-from local.faults import client_at, failing, meanwhile, refused, replies_lost
+from local.faults import client_at, meanwhile, refused, replies_lost
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, LeaseLost, NotFound, PutOutcome, Queue, StoreError, TaskStatus
@@ -448,14 +448,14 @@ class TestFaults:
         self, shipments: Shipments, queue: AttachedQueue
     ) -> None:
         code = "TransactionConflictException"
-        with failing(shipments.client, "UpdateItem", code=code, times=3):
+        with refused(shipments.client, "UpdateItem", code=code, times=3):
             queue.put(task_id="A")
-        with failing(shipments.client, "UpdateItem", code=code, times=2):
+        with refused(shipments.client, "UpdateItem", code=code, times=2):
             (claim,) = queue.claim()
-        with failing(shipments.client, "UpdateItem", code=code, times=1):
+        with refused(shipments.client, "UpdateItem", code=code, times=1):
             queue.complete(claim)
         with (
-            failing(shipments.client, "UpdateItem", code=code, times=99),
+            refused(shipments.client, "UpdateItem", code=code, times=99),
             pytest.raises(Throttled, match="TransactionConflictException"),
         ):
             queue.put(task_id="B")
@@ -588,7 +588,7 @@ class TestAttaching:
         changes = TableChanges(
             shipments.client, shipments.table, poll_seconds=0, on_status=lambda *status: seen.append(status)
         )
-        with failing(shipments.client, "DescribeTable", code=code, times=2):
+        with refused(shipments.client, "DescribeTable", code=code, times=2):
             assert changes.wait()["TableStatus"] == "ACTIVE"
         assert seen[:3] == [(shipments.table, "UNKNOWN")] * 2 + [(shipments.table, "ACTIVE")]
 
