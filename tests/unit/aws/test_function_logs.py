@@ -3,14 +3,16 @@
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from freshq.aws import observability
 from tests.support.function_chain import ring_event
 from tests.support.functions import load_event
+from tests.support.programs import python
 from tests.support.readings import known
 from tests.support.worker_threads import name_in_every_record, wait_until
 from tests.template.test_template import source
@@ -151,3 +153,22 @@ def test_what_a_record_factory_adds_ends_no_function_and_hides_no_field(
 def test_the_sample_has_its_share_of_the_tasks() -> None:
     sampled = sum(observability.is_sampled(f"task-{number}", 0.1) for number in range(10_000))
     assert 900 < sampled < 1100
+
+
+# With a handler of the root logger, as Lambda's runtime has it before it imports a function.
+NAMES: Final = """
+import logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(name)s", level="INFO")
+from freshq.aws import observability
+observability.logger.registered_handler.setStream(sys.stderr)
+for name in sys.argv[1:]:
+    logging.getLogger(name).warning("a line")
+"""
+
+
+def test_every_logger_of_a_runner_is_heard_whatever_its_name() -> None:
+    names = ("shop", "freshq_runner", "shop.freshq_tasks", "notfreshq.worker", "freshq.worker.worker")
+    environment = os.environ | {"POWERTOOLS_SERVICE_NAME": "freshq"}
+    done = python("-c", NAMES, *names, env=environment)
+    assert done.stdout.split() == list(names[:-1])
+    assert [json.loads(line)["message"] for line in done.stderr.splitlines()] == ["a line"]  # the library's

@@ -12,6 +12,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from aws_lambda_powertools import Logger
+from aws_lambda_powertools.logging.filters import SuppressFilter
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import AmazonCloudWatchEMFProvider
@@ -76,6 +77,14 @@ class _Fields(logging.Filter):
         return True
 
 
+class _NotOurs(logging.Filter):
+    """Keeps the lines of the library, which have a handler, from the handlers of the runtime."""
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.name.startswith(f"{LIBRARY}.")
+
+
 def _as_text(value: object) -> str:
     """Return the text of a value that JSON lacks; the `str` of a runner's exception may fail, or exit."""
     if not isinstance(value, BaseException):
@@ -92,6 +101,12 @@ def _own_logger() -> Logger:
     made = _Logger(logger_formatter=cast("Any", formatter))
     handler, own, library = made.registered_handler, logging.getLogger(FUNCTIONS), logging.getLogger(LIBRARY)
     handler.addFilter(_Fields())
+    for of_runtime in logging.getLogger().handlers:
+        for each in of_runtime.filters[:]:
+            # It would drop the lines of the runner whose logger has "freshq" anywhere in its name.
+            if isinstance(each, SuppressFilter) and each.logger == made.service:
+                of_runtime.removeFilter(each)
+                of_runtime.addFilter(_NotOurs())
     library.addHandler(handler)
     library.setLevel(own.level)
     own.setLevel(logging.NOTSET)  # it has the library's
