@@ -87,17 +87,15 @@ class Emulator:
         segments: The traces' segments that functions have sent, oldest first.
     """
 
-    def __init__(self, log: Path, *, start_seconds: float = 60, daemon: str | None = None) -> None:
+    def __init__(self, log: Path, *, start_seconds: float = 60) -> None:
         """Prepare an emulator.
 
         Args:
             log: File for its log; overwritten.
             start_seconds: Time limit of the start.
-            daemon: Address of the functions' X-Ray daemon; None for one that keeps the segments here.
         """
         self.log = log
         self.segments: list[dict[str, Any]] = []
-        self._daemon_address = daemon
         self._daemon: TraceDaemon | None = None
         self.endpoint_url = ""
         self._start_seconds = start_seconds
@@ -159,15 +157,14 @@ class Emulator:
         self._stop()
 
     def _start(self) -> None:
-        if self._daemon_address is None:
-            self._daemon = TraceDaemon(self.segments)
+        self._daemon = TraceDaemon(self.segments)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with socket.create_server((_HOST, 0), backlog=_BACKLOG) as server, self.log.open("wb") as log:
             port = int(server.getsockname()[1])
             self.endpoint_url = f"http://{_HOST}:{port}"
             self._process = subprocess.Popen(
                 [sys.executable, "-P", __file__, str(server.fileno())],
-                env=self.environment | self._settings(port),
+                env=self.environment | self._settings(port, self._daemon.address),
                 cwd=self._folder,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -176,7 +173,7 @@ class Emulator:
                 start_new_session=True,
             )
 
-    def _settings(self, port: int) -> dict[str, str]:
+    def _settings(self, port: int, daemon: str) -> dict[str, str]:
         temporary = self._folder / "tmp"
         temporary.mkdir()
         return {
@@ -185,7 +182,7 @@ class Emulator:
             "MINISTACK_REGION": REGION,
             "AUTH": "true",
             "LAMBDA_EXECUTOR": "local",
-            "AWS_XRAY_DAEMON_ADDRESS": self._daemon_address or getattr(self._daemon, "address", ""),
+            "AWS_XRAY_DAEMON_ADDRESS": daemon,
             "IOT_MTLS_ENABLED": "0",
             "SFTP_ENABLED": "0",
             "TMPDIR": str(temporary),

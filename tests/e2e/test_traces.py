@@ -1,9 +1,7 @@
 """X-Ray traces of the deployed functions: the emulator is the daemon to which they send."""
 
 import json
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -45,29 +43,17 @@ PROXY: Final = {
 # Payloads, and whether each attempt is a fault.
 FAULTS: Final = {"fine": [False], "reject": [True], "raise": [True, True], "retry": [True, False]}
 ENDED: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
-FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep")
 
 
 @pytest.fixture(scope="module")
-def deployed_with(
-    package: Package, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str | None], Deployment]]:
-    """Return a way to deploy the application with the runner, on an emulator with some X-Ray daemon."""
+def application(package: Package, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Return the application with the runner, on an emulator that is its X-Ray daemon."""
     extended = package.with_file("One worker pass", "quotes.py", RUNNER)
-    deployed: dict[str | None, Deployment] = {}
-
-    def deploy(daemon: str | None) -> Deployment:
-        if daemon not in deployed:
-            log = tmp_path_factory.mktemp("traces") / "emulator.log"
-            emulator = running.enter_context(Emulator(log, daemon=daemon))
-            extended.upload(emulator.connection)
-            deployed[daemon] = deploy_application(
-                emulator, extended, Runner="quotes:run", RunnerEnvironment=json.dumps(PROXY), max_attempts=2
-            )
-        return deployed[daemon]
-
-    with ExitStack() as running:
-        yield deploy
+    with Emulator(tmp_path_factory.mktemp("traces") / "emulator.log") as emulator:
+        extended.upload(emulator.connection)
+        yield deploy_application(
+            emulator, extended, Runner="quotes:run", RunnerEnvironment=json.dumps(PROXY), max_attempts=2
+        )
 
 
 def settled(application: Deployment, task_id: str, payload: object) -> Any:
@@ -88,8 +74,7 @@ def all_runs(application: Deployment, task_id: str, number: int) -> dict[str, An
     return found if len(found := runs(application, task_id)) == number else None
 
 
-def test_each_run_is_a_subsegment(deployed_with: Callable[[str | None], Deployment]) -> None:
-    application = deployed_with(None)
+def test_each_run_is_a_subsegment(application: Deployment) -> None:
     tasks = {payload: settled(application, f"task-{payload}", payload) for payload in FAULTS}
     assert tasks["fine"].result == tasks["retry"].result == {"patched": ["botocore"]}
     for payload, faults in FAULTS.items():
@@ -101,9 +86,8 @@ def test_each_run_is_a_subsegment(deployed_with: Callable[[str | None], Deployme
             assert segment["end_time"] >= segment["start_time"]
 
 
-def test_a_run_is_in_the_trace_of_the_doorbell(deployed_with: Callable[[str | None], Deployment]) -> None:
+def test_a_run_is_in_the_trace_of_the_doorbell(application: Deployment) -> None:
     """Trigger begins a trace with the records of the stream, and publishes to a topic."""
-    application = deployed_with(None)
     settled(application, "rung", "fine")
 
     def rung() -> list[dict[str, Any]]:
@@ -112,15 +96,3 @@ def test_a_run_is_in_the_trace_of_the_doorbell(deployed_with: Callable[[str | No
         return [each for each in segments if each["trace_id"] in traces and "Publish" in str(each)]
 
     assert wait_until(rung)
-
-
-def test_functions_work_without_a_daemon(deployed_with: Callable[[str | None], Deployment]) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
-        unused.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{unused.getsockname()[1]}"
-    application = deployed_with(address)
-    for number in range(3):
-        assert settled(application, f"task-{number}", "fine").result == {"patched": ["botocore"]}
-    for function in FUNCTIONS:
-        assert {line["level"] for line in application.log(function)} <= {"INFO"}
-        assert not [line for line in application.raw_log(function) if "aws_xray_sdk" in line]
