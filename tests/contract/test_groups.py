@@ -170,6 +170,21 @@ class TestDone:
         assert claim.task.payload == "again"
 
     @pytest.mark.usefixtures("_list_always")
+    @pytest.mark.parametrize("groups", [1, 12])
+    def test_so_it_is_while_none_of_them_is_quiet_yet(
+        self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch, groups: int
+    ) -> None:
+        monkeypatch.setattr(line_records, "EMPTY_CHECK_SECONDS", 0.0)
+        monkeypatch.setattr(line_records, "QUIET_SECONDS", 3600.0)
+        producer, worker = table_store.queue(), table_store.queue()
+        producer.put_many([{"payload": "work", "group": f"g{number}"} for number in range(groups)])
+        assert drain(worker) == groups
+        assert len(line_items(table_store)) == groups  # so the next put announces nothing
+        table_store.queue().put("again", group=f"g{groups - 1}")
+        (claim,) = worker.claim()
+        assert claim.task.payload == "again"
+
+    @pytest.mark.usefixtures("_list_always")
     def test_upkeep_removes_what_is_left_of_them(self, table_store: StoreUnderTest) -> None:
         put_groups(table_store, 30)
         assert drain(table_store.queue()) == 30

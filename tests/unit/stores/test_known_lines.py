@@ -35,7 +35,7 @@ def view(known: KnownLines | None, *more: str) -> DynamoReader:
 
 def looked_into(known: KnownLines, now: float) -> list[Line]:
     """Return the lines that the next claim looks into, first those that may have work."""
-    return [*map(parse_line, known.between("", END)), *known.checks(now)]
+    return [*map(parse_line, known.between("", END)), *known.due_checks(EMPTY_CHECKS, now)]
 
 
 def test_lines_of_groups_and_of_no_group_are_found_by_their_keys() -> None:
@@ -136,14 +136,15 @@ def test_a_new_announcement_opens_a_line_that_is_being_closed() -> None:
     assert known.lines() == looked_into(known, 0.0) == [A]
 
 
-def test_after_a_second_look_a_claim_checks_all_lines_found_empty_once() -> None:
+def test_after_a_second_look_every_line_found_empty_is_due_once() -> None:
     known = knowing(2 * EMPTY_CHECKS)
     for line in known.lines():
         known.found_empty(line, 0.0)
-    assert looked_into(known, EMPTY_CHECK_SECONDS / 2) == []
+    assert known.has_many_empty()
+    assert known.due_checks(9, EMPTY_CHECK_SECONDS / 2) == []
     known.look_again()
-    assert looked_into(known, EMPTY_CHECK_SECONDS / 2) == known.lines()
+    assert known.due_checks(9, EMPTY_CHECK_SECONDS / 2) == known.lines()
     assert len(looked_into(known, EMPTY_CHECK_SECONDS / 2)) == EMPTY_CHECKS
     for line in known.lines():
         known.found_empty(line, EMPTY_CHECK_SECONDS / 2)
-    assert looked_into(known, EMPTY_CHECK_SECONDS / 2) == []
+    assert known.due_checks(9, EMPTY_CHECK_SECONDS / 2) == []

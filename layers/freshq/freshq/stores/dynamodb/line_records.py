@@ -62,9 +62,10 @@ MAX_CLOCK_SKEW_SECONDS: Final = 60.0
 # The deadline of a line record that upkeep writes: it does not know the deadlines of the tasks.
 LONGEST_DEADLINE_SECONDS: Final = 366 * 86_400.0
 MIN_LINES_FOR_THREADS: Final = 4
-# Number of lines found empty that a claim checks again; after `reread`; and how often each.
+# Number of lines found empty that a claim checks again, and how often each. If there are more, each listing
+# checks many of them: a task that is put into one of a hundred waits for a listing, not for fifty claims.
 EMPTY_CHECKS: Final = 2
-MOST_CHECKS: Final = 64
+LISTED_CHECKS: Final = 100
 EMPTY_CHECK_SECONDS: Final = 0.5
 # After this time a line is checked once more before its record is deleted.
 OUTDATED_SECONDS: Final = 1.0
@@ -467,8 +468,6 @@ class KnownLines:
         self._open: list[str] = []
         self._empty: OrderedDict[Line, _EmptyLine] = OrderedDict()
         self._closing: dict[Line, _EmptyLine] = {}
-        # Number of lines found empty that the next claim may check.
-        self._checks = EMPTY_CHECKS
         # Processes that know the same lines begin at different ones.
         self._salt = uuid.uuid4().int
 
@@ -507,19 +506,17 @@ class KnownLines:
         """Return the place of the first open line between two keys, and of the first that is not."""
         return bisect_right(self._open, after), bisect_left(self._open, until)
 
-    def checks(self, now: float) -> list[Line]:
-        """Return the lines found empty that this claim checks again, at a monotonic time in seconds."""
-        count, self._checks = self._checks, EMPTY_CHECKS
-        return self.due_checks(count, now)
-
     def look_again(self) -> None:
-        """Have the next claim check lines found empty, up to `MOST_CHECKS`, however recently it was."""
+        """Make the check of each line found empty due, however recently it was checked."""
         for empty in self._empty.values():
             empty.seen = NEVER
-        self._checks = MOST_CHECKS
+
+    def has_many_empty(self) -> bool:
+        """Return whether there are more lines found empty than a claim checks."""
+        return len(self._empty) > EMPTY_CHECKS
 
     def due_checks(self, count: int, now: float) -> list[Line]:
-        """Return up to `count` lines found empty that are due for another check."""
+        """Return up to `count` lines found empty that are due for another check at a monotonic time."""
         return [
             line
             for line, empty in islice(self._empty.items(), count)
@@ -711,11 +708,11 @@ class LineRecords:
             self._list(queue, clock)
             with self._lock:
                 known = self._of(queue).known
-                keys += [line.key for line in known.checks(time.monotonic())]
+                keys += [line.key for line in known.due_checks(EMPTY_CHECKS, time.monotonic())]
         return sorted(keys), self._lock, known
 
     def reread(self, queue: str) -> None:
-        """Read the levels of a queue; have the next calls read the announced lines, and check empty ones."""
+        """Read the levels of a queue; have the next call read the announced lines, and check empty ones."""
         self._control.read(queue, anew=True)
         with self._lock:
             of = self._of(queue)
@@ -747,6 +744,9 @@ class LineRecords:
             raise
         with self._lock:
             of.known.announced(listed)
+            has_many_empty = of.known.has_many_empty()
+        if has_many_empty:
+            self._check_again(queue, clock(), LISTED_CHECKS)
 
     def close_empty(self, queue: str, clock: Callable[[], float], least: int) -> None:
         """Delete the records of up to `CLOSING_LINES` empty lines, if there are at least `least`.
