@@ -1,15 +1,16 @@
 """Recurring tasks."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import islice, product, takewhile
-from typing import Any, ClassVar
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from freshq import Queue, StoreError
-from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
+from freshq.feeds.schedules import Cron, Every, HighWaterMarks, Schedule, Scheduler
 from freshq.policy import BacklogLimit, WhenFull
 from freshq.queue.core import core_of
 from freshq.queue.stopping import StopRequest
@@ -337,25 +338,76 @@ class TestScheduler:
         clock.advance(30)
         read = core_of(queue).store.read_record
 
-        class Stop(StopRequest):
-            """Stops the scheduler at its second wait."""
-
-            waits: ClassVar[list[float]] = []
-
+        class Mending(Advance):
             def wait(self, seconds: float, ends: Callable[[], bool]) -> bool:
                 monkeypatch.setattr(core_of(queue).store, "read_record", read)
-                self.waits.append(seconds)
-                self.made = len(self.waits) == 2
-                return ends()
+                return super().wait(seconds, ends)
 
         def no_answer(*_arguments: object) -> None:
             raise StoreError("down")
 
         monkeypatch.setattr(core_of(queue).store, "read_record", no_answer)
-        run(node, stop := Stop())
-        assert stop.waits == [1.0, 45.0]
+        run(node, stop := Mending(clock, rounds=2))
+        assert stop.waits == [1.0, 44.0]
         assert total(queue) == 1
         assert "schedule m: could not fire" in caplog.text
+
+    @pytest.mark.parametrize("seconds", [1.0, 61.0])
+    def test_a_schedule_that_takes_long_delays_no_other_beyond_its_own_time(
+        self, queue: Queue, clock: Clock, seconds: float
+    ) -> None:
+        """The tick that comes while another schedule fires is fired next, not a minute later."""
+        clock.now = start = 60.0 * round(START / 60)
+        fired: list[float] = []
+
+        def slow(instant: datetime) -> None:
+            clock.advance(seconds if instant.timestamp() == start + 59 else 0)
+
+        schedules = [
+            Schedule.of("quick", Every(60), lambda _instant: fired.append(clock.now), catch_up=9),
+            Schedule.of("slow", Cron("59 * * * * *"), slow),
+        ]
+        node = Scheduler(queue, schedules)
+        node.fire()
+        run(node, Advance(clock, rounds=3))
+        assert fired[0] == pytest.approx(start + 59 + seconds, abs=0.01)
+
+    def test_a_schedule_is_read_at_its_own_ticks_and_each_minute(
+        self, queue: Queue, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Otherwise the reads would grow with the schedules times their ticks."""
+        reads: Counter[str] = Counter()
+        read = HighWaterMarks.read
+
+        def counted(marks: HighWaterMarks, record_name: str) -> Any:
+            reads[record_name] += 1
+            return read(marks, record_name)
+
+        monkeypatch.setattr(HighWaterMarks, "read", counted)
+        seldom = [Schedule.of(f"s{n}", Cron("0 0 1 1 *"), None) for n in range(50)]
+        clock.now = 60.0 * round(START / 60)
+        run(Scheduler(queue, [Schedule.of("often", Every(1), None), *seldom]), Advance(clock, rounds=180))
+        assert max(reads[schedule.record_name] for schedule in seldom) <= 4
+        assert reads.total() <= 181 + 50 * 4
+
+    def test_many_failed_ticks_are_recorded_together(
+        self, queue: Queue, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each write has all of them: one write per tick would grow with the square of their number."""
+        node = Scheduler(queue, [Schedule.of("m", Every(1), lambda _: object(), catch_up=200)])
+        node.fire()
+        writes: list[int] = []
+        write = core_of(queue).store.write_record
+
+        def counted(queue_name: str, name: str, values: Mapping[str, Any], version: Any) -> bool:
+            writes.append(len(values["failed"]))
+            return write(queue_name, name, values, version)
+
+        monkeypatch.setattr(core_of(queue).store, "write_record", counted)
+        clock.advance(200)
+        with refused("payload"):
+            node.fire()
+        assert writes == [200]
 
     def test_the_trouble_of_one_schedule_is_its_own(
         self, queue: Queue, clock: Clock, caplog: pytest.LogCaptureFixture

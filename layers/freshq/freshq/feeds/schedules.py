@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 import re
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, takewhile
@@ -97,35 +97,21 @@ class HighWaterMarks:
         record = core_of(self._queue).store.read_record(self._queue.name, record_name)
         return None if record is None else _state(record.values)
 
-    def passed(self, record_name: str, ticks: Collection[float]) -> None:
-        """Note that ticks were fired or skipped.
+    def advance(
+        self, record_name: str, passed: Collection[float] = (), failed: Collection[float] = ()
+    ) -> None:
+        """Note that ticks were fired or skipped, and that others failed unless another node got past them.
 
         Raises:
             StoreError: If the store did not answer, or other nodes changed the record at each try.
         """
+        gone = {*passed}
 
-        def change(current: ScheduleState) -> ScheduleState:
-            left = tuple(tick for tick in current.failed if tick not in ticks)
-            return ScheduleState(max(current.last, *ticks), left)
-
-        self._change(record_name, change)
-
-    def failed(self, record_name: str, tick: float) -> None:
-        """Record that a tick failed, unless another node got past it.
-
-        Raises:
-            StoreError: If the store did not answer, or other nodes changed the record at each try.
-        """
-
-        def change(current: ScheduleState) -> ScheduleState:
-            return ScheduleState(tick, (*current.failed, tick)) if tick > current.last else current
-
-        self._change(record_name, change)
-
-    def _change(self, record_name: str, change: Callable[[ScheduleState], ScheduleState]) -> None:
         def changed(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
             before = _state(values)
-            after = change(before)
+            new = [tick for tick in failed if tick > before.last]
+            left = (*(tick for tick in before.failed if tick not in gone), *new)
+            after = ScheduleState(max([before.last, *passed, *new]), left)
             return None if after == before else {"last": after.last, "failed": [*after.failed]}
 
         if not change_record(core_of(self._queue).store, self._queue.name, record_name, changed):
@@ -166,7 +152,7 @@ class Retries:
 
     def keep(self, ticks: Collection[float]) -> None:
         """Forget all but these ticks."""
-        self._failures = {tick: entry for tick, entry in self._failures.items() if tick in ticks}
+        self._failures = {tick: self._failures[tick] for tick in ticks if tick in self._failures}
 
 
 @dataclass(frozen=True)
@@ -442,8 +428,8 @@ class Scheduler:
         """
         self._queue = blocking_queue(queue)
         names = [schedule.name for schedule in schedules]
-        for name in names:
-            if names.count(name) > 1:
+        for name, number in Counter(names).items():
+            if number > 1:
                 msg = f"schedules: two are named {quoted(name)}; use unique names"
                 raise ValueError(msg)
         self._schedules = schedules
@@ -452,7 +438,9 @@ class Scheduler:
         self._retries = {name: Retries(RETRY_BACKOFF) for name in names}
         self._stop = StopRequest()
         self._failed_rounds = 0
-        self._quiet_until: dict[str, float] = {}
+        # By name, when `run` looks at a schedule again: a look reads its record.
+        self._looks = dict.fromkeys(names, -math.inf)
+        self._quiet_until = dict.fromkeys(names, -math.inf)
 
     def fire(self) -> int:
         """Put the tasks of the ticks since the last call on any node.
@@ -466,37 +454,38 @@ class Scheduler:
             Exception: The first error, after every tick was tried: a StoreError, Overloaded, or the error of
                 a payload function. The next call tries the failed ticks again.
         """
-        fired, errors = 0, list[Exception]()
+        fired, errors, now = 0, list[Exception](), self._queue.admin.now()
         for schedule in self._schedules:
             try:
-                put, failed = self._fire(schedule, every=True)
+                put, failed = self._fire(schedule, now, every=True)
             except StoreError as no_answer:
                 errors.append(no_answer)
             else:
                 fired += put
-                errors += failed
+                errors += failed.values()
         for error in errors:
             raise error
         return fired
 
-    def _fire(self, schedule: Schedule, *, every: bool) -> tuple[int, list[Exception]]:
-        """Fire a schedule; return how many tasks were put, and the errors of ticks.
+    def _fire(self, schedule: Schedule, now: float, *, every: bool) -> tuple[int, Mapping[float, Exception]]:
+        """Fire a schedule; return how many tasks were put, and the errors by tick.
 
         Args:
             schedule: The schedule.
+            now: Fire the ticks up to this time, in seconds since the epoch.
             every: Whether to retry failed ticks before their time.
 
         Raises:
             StoreError: If the store did not answer, which affects all ticks.
         """
-        now, name, retries = self._queue.admin.now(), schedule.record_name, self._retries[schedule.name]
+        name, retries = schedule.record_name, self._retries[schedule.name]
         state = self._marks.read(name)
         if state is None:
-            self._marks.passed(name, [now])
-            return 0, []
+            self._marks.advance(name, [now])
+            return 0, {}
         skipped, left = _skipped_and_left(schedule, state, now)
         self._skip(schedule, skipped)
-        fired, errors = 0, list[Exception]()
+        fired, errors = 0, dict[float, Exception]()
         retries.keep(left)
         for tick in [tick for tick in left if every or retries.is_due(tick, now)]:
             try:
@@ -504,12 +493,13 @@ class Scheduler:
             except StoreError:
                 raise
             except Exception as error:  # noqa: BLE001 - one tick failed; fire the others
-                self._marks.failed(name, tick)
                 self._note_failed(schedule, tick, error)
-                errors.append(error)
+                errors[tick] = error
             else:
-                self._marks.passed(name, [tick])  # last: after a crash the same id is put again
+                self._marks.advance(name, [tick], errors)  # last: after a crash the same id is put again
                 retries.forget(tick)
+        if errors:
+            self._marks.advance(name, failed=errors)
         return fired, errors
 
     def _skip(self, schedule: Schedule, ticks: Sequence[float]) -> None:
@@ -523,7 +513,7 @@ class Scheduler:
             logger.warning(
                 "schedule %s: skipped %s missed ticks, %s to %s", schedule.name, number, first, last
             )
-        self._marks.passed(schedule.record_name, ticks)
+        self._marks.advance(schedule.record_name, ticks)
 
     def _note_failed(self, schedule: Schedule, tick: float, error: Exception) -> None:
         if self._retries[schedule.name].failed(tick, self._queue.admin.now()):
@@ -578,34 +568,35 @@ class Scheduler:
             is_over = self._stop.wait(min(LONGEST_SLEEP_SECONDS, max(0.001, self._fire_due())), ends)
 
     def _fire_due(self) -> float:
-        """Fire all schedules and log their errors; return the seconds to wait."""
-        wakes = [math.inf]
-        errors: dict[str, StoreError] = {}
-        for schedule in self._schedules:
-            try:
-                self._fire(schedule, every=False)
-            except StoreError as error:
-                errors[schedule.name] = error
-            else:
-                wakes.append(self._retries[schedule.name].next_at)
-        self._failed_rounds = self._failed_rounds + 1 if errors else 0
-        pause = RETRY_BACKOFF.delay_seconds(self._failed_rounds, 1.0) if errors else LONGEST_SLEEP_SECONDS
+        """Fire the schedules that are due and log their errors; return the seconds to wait."""
+        pause = RETRY_BACKOFF.delay_seconds(self._failed_rounds + 1, 1.0)
         try:
-            now, tick = self._queue.admin.now(), self.next_tick()
+            now = self._queue.admin.now()
+            due = [schedule for schedule in self._schedules if self._looks[schedule.name] <= now]
+            works = [self._look(schedule, now, pause) for schedule in due]
+            self._failed_rounds = 0 if all(works) else self._failed_rounds + 1
+            return min(self._looks.values(), default=math.inf) - self._queue.admin.now()
         except StoreError:  # a database's clock that was never read
+            self._failed_rounds += 1
             logger.warning("queue %s: no schedule can fire; retrying", self._queue.name, exc_info=True)
             return pause
-        self._log(errors, now)
-        if tick is not None:
-            wakes.append(tick)
-        return min(pause, min(wakes) - now)
 
-    def _log(self, errors: Mapping[str, StoreError], now: float) -> None:
-        for schedule in self._schedules:
-            error = errors.get(schedule.name)
-            if error is not None and now >= self._quiet_until.get(schedule.name, -math.inf):
-                logger.error("schedule %s: could not fire; retrying", schedule.name, exc_info=error)
-                self._quiet_until[schedule.name] = next(schedule.when.ticks(now), math.inf)
+    def _look(self, schedule: Schedule, now: float, pause_seconds: float) -> bool:
+        """Fire a schedule and set the time of its next look; return whether the store answered.
+
+        That is at its next tick, or before: to retry, or to fire what another node could not.
+        """
+        name, next_tick = schedule.name, next(schedule.when.ticks(now), math.inf)
+        try:
+            self._fire(schedule, now, every=False)
+        except StoreError:
+            if now >= self._quiet_until[name]:
+                logger.exception("schedule %s: could not fire; retrying", name)
+                self._quiet_until[name] = next_tick
+            self._looks[name] = min(next_tick, now + pause_seconds)
+            return False
+        self._looks[name] = min(next_tick, now + LONGEST_SLEEP_SECONDS, self._retries[name].next_at)
+        return True
 
 
 def _skipped_and_left(
