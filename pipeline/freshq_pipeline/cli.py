@@ -28,11 +28,12 @@ from freshq_pipeline.errors import (
     FAILED_STATUS,
     BadInput,
     PipelineError,
+    check_installed,
     complain,
     reason,
 )
 from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
-from freshq_pipeline.report.ending import Ending, check_packages, finish_submitted, load_ahead
+from freshq_pipeline.report.ending import PACKAGES, Ending, finish_submitted, load_ahead
 from freshq_pipeline.report.lineage import lineage_of
 from freshq_pipeline.runs.progress import PARTS, REPLAY_PARTS, STREAM_PARTS, RunProgress
 from freshq_pipeline.runs.request import Options, RunRequest
@@ -292,7 +293,7 @@ def report(out: OutOption) -> None:
     """Write the report of the current run again."""
     from freshq_pipeline.storage.folder import Folder
 
-    check_packages()
+    check_installed(*PACKAGES)
     ending = Ending(Folder(out))
     published_summary(ending.out)
     ending.report()

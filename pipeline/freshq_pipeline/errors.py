@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,6 +81,18 @@ class Interrupted(PipelineError):
     """Ctrl-C ended the command, but not the run that it follows."""
 
     status = INTERRUPTED_STATUS
+
+
+def check_installed(*packages: str) -> None:
+    """Check that packages are installed, without loading them.
+
+    Raises:
+        ModuleNotFoundError: If one is not.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            msg = f"No module named {package!r}"
+            raise ModuleNotFoundError(msg, name=package)
 
 
 def reason(error: Exception) -> str:

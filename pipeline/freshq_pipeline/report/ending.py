@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import typer
@@ -27,6 +26,7 @@ from freshq_pipeline.errors import (
     ReportFailed,
     Unfinished,
     cause,
+    check_installed,
     complain,
     unfinished,
 )
@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 
 
 _PAGE: Final = "freshq_pipeline.report.page"
-_PACKAGES: Final = ("altair", "pandas", "vl_convert")
+# What the report needs.
+PACKAGES: Final = ("altair", "pandas", "vl_convert")
 # Number of queues in a table.
 MAX_QUEUES: Final = 6
 # Figures that are shown even if they are 0.
@@ -69,25 +70,13 @@ _ALWAYS: Final = ("policy", "servers", "in time", "shed")
 _NOTHING: Final = ("", "0", "-")
 
 
-def check_packages() -> None:
-    """Check that the report's packages are installed.
-
-    Raises:
-        ModuleNotFoundError: If one is not.
-    """
-    for package in _PACKAGES:
-        if find_spec(package) is None:
-            msg = f"No module named {package!r}"
-            raise ModuleNotFoundError(msg, name=package)
-
-
 def load_ahead() -> None:
     """Start loading the report's modules while Java starts: they take a second, and are needed last.
 
     Raises:
         ModuleNotFoundError: If a package that they need is not installed.
     """
-    check_packages()
+    check_installed(*PACKAGES)
     # The process ends after this thread: Python ends a daemon thread by unwinding its stack, and C++ code of
     # a package that is being loaded would abort the process.
     threading.Thread(target=_load, name="report").start()

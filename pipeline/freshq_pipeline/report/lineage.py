@@ -13,7 +13,6 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from queue import Full, Queue
 from threading import Event, Thread
@@ -23,7 +22,7 @@ from urllib.parse import urlsplit
 from typing_extensions import override
 
 from freshq.errors import MissingExtra, needs, quoted, without_secrets
-from freshq_pipeline.errors import BadInput, complain
+from freshq_pipeline.errors import BadInput, check_installed, complain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -147,7 +146,7 @@ def lineage_of(command: str, events: Folder, out: Folder, target: str | None) ->
         return None
     try:
         with needs(LINEAGE):
-            _find_client()
+            check_installed(*_PACKAGES)
     except MissingExtra as error:
         if target is not None:
             raise
@@ -162,13 +161,6 @@ def setting_of_client() -> str | None:
     # Without a home, expanduser() of a Path would raise an error.
     files = (file for file in _FILES if os.path.isfile(os.path.expanduser(file)))  # noqa: PTH111, PTH113
     return next(iter(names), None) or next(files, None)
-
-
-def _find_client() -> None:
-    for package in _PACKAGES:
-        if find_spec(package) is None:
-            msg = f"No module named {package!r}"
-            raise ModuleNotFoundError(msg, name=package)
 
 
 def _check(target: str, events: Folder) -> None:
