@@ -8,6 +8,7 @@ import pytest
 
 from freshq import Queue
 from freshq.cli.main import COMMANDS, VERBS, Listed
+from freshq.cli.shell import ON_TASKS
 from tests.support.programs import python
 
 PROGRAM = """
@@ -75,4 +76,4 @@ def test_help_lists_what_the_command_says_of_itself(listed: Listed) -> None:
 def test_a_verb_is_listed_for_tasks_if_it_takes_the_id_of_one(listed: Listed) -> None:
     arguments = {each.name for each in listed.load().params if each.param_type_name == "argument"}
     of_all = listed.name in {"redrive", "purge"}  # without an id they take all tasks, not the current one
-    assert listed.on_task is (bool(arguments & {"task_id", "task_ids"}) and not of_all)
+    assert (listed.name in ON_TASKS) is (bool(arguments & {"task_id", "task_ids"}) and not of_all)

@@ -24,7 +24,7 @@ from freshq.addresses import open_queue, open_together, with_connections
 from freshq.cli.commands import supervisor
 from freshq.cli.commands import supervisor as process
 from freshq.cli.commands.supervisor import Child, Supervisor, exit_status_of
-from freshq.cli.commands.work import COUNTERS_FOLDER, LoopLimits, health_server, is_live, is_ready
+from freshq.cli.commands.work import COUNTERS_FOLDER, checks_of, health_server
 from freshq.cli.errors import CheckedOutput, OneLineLog
 from freshq.cli.http_server import metrics_page
 from freshq.cli.main import app
@@ -479,25 +479,25 @@ def process_status(**values: Any) -> ProcessStatus:
 
 
 class TestHealth:
-    limits = LoopLimits.of(lease_seconds=60, poll_seconds=0.5)
+    checks = checks_of(lease_seconds=60, poll_seconds=0.5)
 
     def test_a_loop_that_does_not_turn_is_not_live(self) -> None:
-        assert not is_live([process_status(), process_status(turned_seconds=121.0)], self.limits)
-        assert is_live([process_status(turned_seconds=100.0)], self.limits)
+        assert not self.checks["/live"]([process_status(), process_status(turned_seconds=121.0)])
+        assert self.checks["/live"]([process_status(turned_seconds=100.0)])
 
     def test_ready_is_a_process_that_takes_tasks(self) -> None:
         away = process_status(store_answers=False)
         waits = process_status(turned_seconds=6.0)
         draining = process_status(state=WorkerState.DRAINING)
-        assert not is_ready([], self.limits)
-        assert not is_ready([away, waits, draining], self.limits)
-        assert is_ready([away, process_status()], self.limits)
+        assert not self.checks["/ready"]([])
+        assert not self.checks["/ready"]([away, waits, draining])
+        assert self.checks["/ready"]([away, process_status()])
 
     def test_a_port_in_use_is_named(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             with refused("health_port"):
-                health_server("127.0.0.1", port, self.limits, list, metrics_page)
+                health_server("127.0.0.1", port, self.checks, list, metrics_page)
 
 
 def test_a_worker_that_waits_for_its_store_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

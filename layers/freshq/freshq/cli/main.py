@@ -31,7 +31,6 @@ class Listed:
         target: A function or a Typer application, as `module:name` below `freshq.cli`.
         help: The first paragraph of its help; a test compares the two.
         on_queue: Whether it is a function that takes the options of a queue.
-        on_task: Whether it takes the id of a task in the queue; drafts of the shell are not in the queue.
         extra: The extra that it needs, besides `cli`.
     """
 
@@ -40,7 +39,6 @@ class Listed:
     target: str
     help: str
     on_queue: bool = False
-    on_task: bool = False
     extra: str = "cli"
 
     def load(self) -> Any:
@@ -102,23 +100,18 @@ def aliases(group: str, commands: Iterable[Listed]) -> dict[str, Any]:
     return {alias: LazyCommand(known[name], alias, first) for alias, (name, *first) in words if name in known}
 
 
-def _on_queue(
-    heading: str, module: str, on_task: str = "", extra: str = "cli", **helps: str
-) -> tuple[Listed, ...]:
+def _on_queue(heading: str, module: str, extra: str = "cli", **helps: str) -> tuple[Listed, ...]:
     """Return the commands on a queue that are functions of a module, by name with their help.
 
     Args:
         heading: The heading that help lists them under.
         module: Below `freshq.cli`.
-        on_task: The names of the commands that take the id of a task.
         extra: The extra that they need.
         helps: The help of each command, by its name; list_ is `list`.
     """
-    tasks = on_task.split()
     return tuple(
-        Listed(name, heading, f"{module}:{function}", text, on_queue=True, on_task=name in tasks, extra=extra)
+        Listed(function.strip("_"), heading, f"{module}:{function}", text, on_queue=True, extra=extra)
         for function, text in helps.items()
-        for name in [function.strip("_")]
     )
 
 
@@ -152,7 +145,6 @@ VERBS: Final[tuple[Listed, ...]] = (
     *_on_queue(
         "Tasks",
         "commands.verbs",
-        on_task="complete fail retry release extend",
         put="Put a task, or one for each line of a file.",
         claim="Take the next tasks, each under a lease.",
         complete="Settle a claimed task as SUCCESS.",
@@ -164,7 +156,6 @@ VERBS: Final[tuple[Listed, ...]] = (
     *_on_queue(
         "Tasks",
         "commands.tasks",
-        on_task="get wait cancel reprioritize",
         get="Show everything about a task.",
         list_="List tasks, all or by status.",
         peek="Show the next tasks without claiming them.",

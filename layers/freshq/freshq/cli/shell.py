@@ -82,7 +82,9 @@ def shipment(task_id: str) -> dict[str, Any]:
 
 
 # For tasks in the queue, not for drafts.
-ON_TASKS: Final = {listed.name for listed in VERBS if listed.on_task}
+ON_TASKS: Final = frozenset(
+    ("complete", "fail", "retry", "release", "extend", "get", "wait", "cancel", "reprioritize")
+)
 TASK_VERBS: Final = ON_TASKS | {
     alias for alias, words in WORDS[""].items() if words.split()[0] in ON_TASKS or "--current" in words
 }

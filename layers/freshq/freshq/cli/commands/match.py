@@ -29,7 +29,6 @@ from freshq.model.storable_options import as_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from freshq.cli.people import MadeUpCaller
     from freshq.matching.match import Match
     from freshq.matching.places import Attributes
     from freshq.matching.resource import Caller, Resource
@@ -553,23 +552,15 @@ def generate(
     staff = made_up_agents(agent_count, rng)
     registered = [session.queue.register(agent.agent_id, attributes=agent.attributes) for agent in staff]
     people = made_up_callers(caller_count, max(agent_count, 1), rng)
-    matches = [session.queue.request(caller.criteria, caller_id=caller.name) for caller in people]
-    session.output.answer(
-        {
-            "agents": [resource.resource_id for resource in registered],
-            "callers": {
-                caller.name: None if match is None else match.resource_id
-                for caller, match in zip(people, matches, strict=True)
-            },
-        },
-        *(f"agent {resource.resource_id}: {attributes_text(resource.attributes)}" for resource in registered),
-        *(_caller_text(caller, match) for caller, match in zip(people, matches, strict=True)),
-    )
-
-
-def _caller_text(caller: MadeUpCaller, match: Match | None) -> str:
-    outcome = "waits" if match is None else f"has {match.resource_id}"
-    return f"caller {caller.name}: {outcome}, asked {compact_json(caller.criteria)}"
+    lines = [f"agent {each.resource_id}: {attributes_text(each.attributes)}" for each in registered]
+    found: dict[str, str | None] = {}
+    for caller in people:
+        match = session.queue.request(caller.criteria, caller_id=caller.name)
+        found[caller.name] = None if match is None else match.resource_id
+        outcome = "waits" if match is None else f"has {match.resource_id}"
+        lines.append(f"caller {caller.name}: {outcome}, asked {compact_json(caller.criteria)}")
+    answer = {"agents": [each.resource_id for each in registered], "callers": found}
+    session.output.answer(answer, *lines)
 
 
 def attributes_of(pairs: Sequence[str] | None, text: str | None) -> dict[str, Any]:
@@ -628,16 +619,15 @@ def _with_sets(value: Any) -> Any:
     """Return criteria from JSON, which has no sets."""
     if not isinstance(value, dict):
         return value
+
+    def with_set(level: Any) -> Any:
+        texts = isinstance(level, list) and all(isinstance(each, str) for each in level)
+        return set(level) if texts else level
+
     return {
-        name: [_set(level) for level in levels] if isinstance(levels, list) else levels
+        name: [*map(with_set, levels)] if isinstance(levels, list) else levels
         for name, levels in value.items()
     }
-
-
-def _set(level: Any) -> Any:
-    if isinstance(level, list) and all(isinstance(value, str) for value in level):
-        return set(level)
-    return level
 
 
 def _only_one(argument: str, pairs: Sequence[str] | None) -> None:

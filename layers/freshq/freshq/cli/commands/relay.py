@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 import typer
 
-from freshq.addresses import FORMS, QUEUE_OPTIONS, Address, open_queue, split_options
+from freshq.addresses import FORMS, open_queue
 from freshq.cli.command import AsJson, Group, PlainCommand
 from freshq.cli.errors import ExitStatus, print_error
 from freshq.cli.output import Output, counted
@@ -66,10 +67,8 @@ def relay(
     several can
     run at the same time.
     """
-    _check("--from", source)
-    _check("--to", destination)
     # By default every waiting task moves, whatever its max age.
-    has_own = "max_age_seconds" in Address.parse(source).options
+    has_own = "max_age_seconds" in dict(parse_qsl(urlsplit(source).query))
     outlives: dict[str, Any] = {} if has_own else {"max_age_seconds": None, "override": True}
     with (
         closing(_open("--from", source, **outlives)) as outbox,
@@ -104,8 +103,6 @@ def copy(
     interruption. Names the tasks that were skipped, ten for each reason and with --json all, and exits with
     status 1 if there are any.
     """
-    _check("--from", source)
-    _check("--to", destination)
     states = tuple(TaskStatus) if only is None else _states("only", only)
     with (
         closing(_open("--from", source)) as original,
@@ -167,22 +164,10 @@ def _by_state(counts: Counter[TaskStatus]) -> str:
     return f": {', '.join(f'{number:,} {state}' for state, number in counts.items())}" if counts else ""
 
 
-def _check(option: str, address: str) -> None:
-    """Refuse a wrong address before any queue is opened."""
-    with _named(option):
-        split_options(Address.parse(address).options, QUEUE_OPTIONS)
-
-
 def _open(option: str, address: str, **named: Any) -> BaseQueue:
-    with _named(option):
-        return open_queue(address, **named)
-
-
-@contextmanager
-def _named(option: str) -> Iterator[None]:
-    """Name the option of a wrong address in its error."""
+    """Open a queue; name the option of a wrong address in its error."""
     try:
-        yield
+        return open_queue(address, **named)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
 

@@ -70,17 +70,6 @@ TokenFile = Annotated[
 ]
 
 
-def _unexpected() -> Refusal:
-    message = "an error in freshq; the server's log has it"
-    return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, message, Connection="close")
-
-
-def _too_many_connections() -> Refusal:
-    message = f"more than {MAX_CONNECTIONS} connections are open; use fewer, and try again"
-    retry = str(RETRY_SECONDS)
-    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, message, Retry_After=retry, Connection="close")
-
-
 class ApiServer(uvicorn.Server):
     """A server that already listens.
 
@@ -138,7 +127,9 @@ class ApiServer(uvicorn.Server):
             try:
                 response = await self._answer(request, receive)
             except Exception:
-                await _send(send, response_to(_unexpected()))
+                message = "an error in freshq; the server's log has it"
+                refusal = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, message, Connection="close")
+                await _send(send, response_to(refusal))
                 raise  # uvicorn logs the error and closes the connection
             if response is not None:
                 await _send(send, response)
@@ -161,7 +152,9 @@ class ApiServer(uvicorn.Server):
     def _check(self, request: ApiRequest) -> None:
         # A probe that fails would have a busy server killed.
         if len(self.server_state.connections) > MAX_CONNECTIONS and request.path != HEALTH_PATH:
-            raise _too_many_connections()
+            message = f"more than {MAX_CONNECTIONS} connections are open; use fewer, and try again"
+            retry = str(RETRY_SECONDS)
+            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, message, Retry_After=retry, Connection="close")
         if not self._api.has_tokens:  # pages of other sites cannot know a token
             advice = "use localhost, or serve with tokens"
             if refused := foreign_caller(request.headers, self._names, advice):

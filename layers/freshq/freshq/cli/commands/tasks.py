@@ -23,7 +23,7 @@ from freshq.policy.value import SMALLEST_VALUE
 from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from rich.table import Table
 
@@ -315,7 +315,14 @@ def _waiting_ids(session: Session, selection: Selection) -> list[str]:
     """Return the ids of the selected waiting tasks; the current task if nothing is selected."""
     if selection.predicate is None:
         return [session.task_id(None)]
-    return [task.task_id for task in selected(session.queue, TaskStatus.PENDING, selection)]
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = session.queue.list(TaskStatus.PENDING, limit=PAGE_TASKS, cursor=cursor)
+        found += [task.task_id for task in page if selection.selects(task)]
+        if page.cursor is None:
+            return found
+        cursor = page.cursor
 
 
 def redrive(
@@ -494,13 +501,8 @@ class Selection:
             self.kind in (None, task.kind)
             and self.group in (None, task.group)
             and (self.since is None or at >= self.since)
-            and self._has_error(task)
+            and any((self.error or "") in text for text in (task.error or NO_ERROR, masked(task.error)))
         )
-
-    def _has_error(self, task: Task) -> bool:
-        if self.error is None:
-            return True
-        return self.error in (task.error or NO_ERROR) or self.error in masked(task.error)
 
     def __str__(self) -> str:
         """Return the selection as words behind a noun; empty if all are selected."""
@@ -514,17 +516,6 @@ def _moment(queue: BaseQueue, text: str) -> float:
     if found is None:
         return instant("since", text).timestamp()
     return queue.admin.now() - float(found[1]) * SECONDS_OF[found[2]]
-
-
-def selected(queue: BaseQueue, status: str | None, selection: Selection) -> Iterator[Task]:
-    """Yield the selected tasks of a queue with a status, or with any."""
-    cursor: str | None = None
-    while True:
-        page = queue.list(status, limit=PAGE_TASKS, cursor=cursor)
-        yield from filter(selection.selects, page)
-        if page.cursor is None:
-            return
-        cursor = page.cursor
 
 
 def selected_page(

@@ -38,7 +38,7 @@ from freshq.queue.reading import count_waiting, newest_created
 from freshq.simulate.forecast import Forecaster, WaitingTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from freshq.simulate.forecast import Forecast
     from freshq.stores.base import Stats
 
+# The states that are shown, by their names for people.
+STATES: Final = {"waiting": "pending", "delayed": "delayed", "in work": "taken", "shed": "shed"}
 AGES_SECONDS: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0)
 # Maximum number of waiting tasks that are counted below each age; the frame marks higher counts as "at
 # least".
@@ -184,13 +186,13 @@ class Watcher:
         if oldest_seconds is None:
             return ()
         ages = [age for age in AGES_SECONDS if age < oldest_seconds]
-        younger = [(age, min(stats.pending, self._younger(now, now - age))) for age in ages]
+        store, name = core_of(self._queue).store, self._queue.name
+        counts = (count_waiting(store, name, now, now - age, MAX_COUNTED) for age in ages)
+        younger = [
+            (age, min(stats.pending, sum(count.values()))) for age, count in zip(ages, counts, strict=True)
+        ]
         last = next((age for age in AGES_SECONDS if age >= oldest_seconds), math.inf)
         return (*younger, (last, stats.pending))
-
-    def _younger(self, now: float, created_after: float) -> int:
-        store, name = core_of(self._queue).store, self._queue.name
-        return sum(count_waiting(store, name, now, created_after, MAX_COUNTED).values())
 
 
 def bands(backlog: Sequence[tuple[float, int]]) -> list[tuple[float, float, int]]:
@@ -217,7 +219,7 @@ def frame(snapshot: Snapshot, width: int, height: int, problem: str | None = Non
         problem: Why there is no newer snapshot; None if the snapshot is current.
     """
     head, bars = _head(snapshot, problem), _bars(snapshot, width)
-    tables, tables_rows = _side_by_side(width, _rates(snapshot), _states(snapshot))
+    tables, tables_rows = _side_by_side(width, _grid(_rate_figures(snapshot)), _grid(_state_rows(snapshot)))
     lines = _lines(snapshot, width)
     working, working_rows = _in_work(snapshot, width)
     if expected := _forecast(snapshot):
@@ -265,7 +267,13 @@ def _side_by_side(width: int, left: Table, right: Table) -> tuple[RenderableType
 
 def _lines(snapshot: Snapshot, width: int) -> list[Text]:
     """Return the figures of both tables as lines, the most important first."""
-    rates, states = dict(_rate_figures(snapshot)), dict(_state_figures(snapshot))
+    rates, states = (
+        dict(_rate_figures(snapshot)),
+        {
+            name: f"{number.removeprefix('-')} {bound}".strip()
+            for name, number, bound in _state_rows(snapshot)
+        },
+    )
     figures = {**states, **rates}
     first = ("waiting", "in work", "oldest", "done", "put")
     shown = [f"{name} {figures[name]}" for name in (*first, *(name for name in figures if name not in first))]
@@ -279,17 +287,13 @@ def _lines(snapshot: Snapshot, width: int) -> list[Text]:
     return [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
 
 
-def _grid() -> Table:
+def _grid(rows: Iterable[Sequence[str]]) -> Table:
+    """Return rows of a name and figures as a table."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)
-    return grid
-
-
-def _rates(snapshot: Snapshot) -> Table:
-    grid = _grid()
-    for name, figure in _rate_figures(snapshot):
-        grid.add_row(name, figure)
+    for row in rows:
+        grid.add_row(*row)
     return grid
 
 
@@ -307,27 +311,12 @@ def _rate_figures(snapshot: Snapshot) -> list[tuple[str, str]]:
     ]
 
 
-def _states(snapshot: Snapshot) -> Table:
-    grid = _grid()
-    for name, figure in _state_figures(snapshot):
-        number, _, bound = figure.partition(" ") if figure[0].isdigit() else ("-", "", figure)
-        grid.add_row(name, number, bound)
-    return grid
-
-
-def _state_figures(snapshot: Snapshot) -> list[tuple[str, str]]:
-    stats = snapshot.stats
-    figures = []
-    for name, state in (
-        ("waiting", "pending"),
-        ("delayed", "delayed"),
-        ("in work", "taken"),
-        ("shed", "shed"),
-    ):
-        bound = stats.bounded.get(state, "")
-        number = "" if bound == "not counted" else f"{getattr(stats, state):,} "
-        figures.append((name, f"{number}{bound}".rstrip()))
-    return figures
+def _state_rows(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the number of tasks and the bound of each state."""
+    for name, state in STATES.items():
+        bound = snapshot.stats.bounded.get(state, "")
+        number = "-" if bound == "not counted" else f"{getattr(snapshot.stats, state):,}"
+        yield name, number, bound
 
 
 def _bars(snapshot: Snapshot, width: int) -> Table:
@@ -421,17 +410,13 @@ def watch(context: QueueContext, once: Once = False, every_seconds: EverySeconds
         return
     with suppress(KeyboardInterrupt):
         if session.output.as_json:
-            _print_lines(watcher, every_seconds)
+            while True:
+                typer.echo(json_text(watcher.snapshot().as_json()))
+                time.sleep(every_seconds)
         elif console.is_interactive:
             draw(console, watcher, every_seconds)
         else:
             raise ValueError("once: the output is not a terminal that can be redrawn; add --once or --json")
-
-
-def _print_lines(watcher: Watcher, every_seconds: float) -> None:
-    while True:
-        typer.echo(json_text(watcher.snapshot().as_json()))
-        time.sleep(every_seconds)
 
 
 def draw(console: Console, watcher: Watcher, every_seconds: float) -> None:

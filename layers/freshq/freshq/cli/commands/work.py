@@ -193,39 +193,27 @@ OTHER_CONNECTIONS: Final = 3
 SUPERVISED_STATUS_SECONDS: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class LoopLimits:
-    """Limits of one round of a worker's loop.
+def checks_of(
+    lease_seconds: float, poll_seconds: float
+) -> dict[str, Callable[[Sequence[ProcessStatus]], bool]]:
+    """Return the health checks of processes by path, for the leases of a queue and the pauses of its workers.
 
-    Attributes:
-        live_seconds: A longer round means that the loop is stuck.
-        ready_seconds: A longer round means that it waits for the store.
+    `/live` fails if a process has a stuck loop, `/ready` if none claims tasks.
     """
-
-    live_seconds: float
-    ready_seconds: float
-
-    @classmethod
-    def of(cls, lease_seconds: float, poll_seconds: float) -> LoopLimits:
-        """Return the limits for the leases of a queue and the pauses of its workers."""
-        live_seconds = poll_seconds + max(MIN_LOOP_SECONDS, LEASES_PER_LOOP * lease_seconds)
-        return cls(live_seconds, poll_seconds + ANSWER_SECONDS)
-
-
-def is_live(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
-    """Return whether no process has a stuck loop."""
-    return all(each.turned_seconds < limits.live_seconds for each in processes)
-
-
-def is_ready(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
-    """Return whether a process claims tasks."""
-    return any(each.takes_tasks and each.turned_seconds < limits.ready_seconds for each in processes)
+    live_seconds = poll_seconds + max(MIN_LOOP_SECONDS, LEASES_PER_LOOP * lease_seconds)
+    ready_seconds = poll_seconds + ANSWER_SECONDS
+    return {
+        "/live": lambda processes: all(each.turned_seconds < live_seconds for each in processes),
+        "/ready": lambda processes: any(
+            each.takes_tasks and each.turned_seconds < ready_seconds for each in processes
+        ),
+    }
 
 
 def health_server(
     host: str,
     port: int,
-    limits: LoopLimits,
+    checks: Mapping[str, Callable[[Sequence[ProcessStatus]], bool]],
     processes: Callable[[], Sequence[ProcessStatus]],
     metrics: Callable[[], HttpResponse],
 ) -> HttpServer:
@@ -234,14 +222,13 @@ def health_server(
     Args:
         host: Address to listen on.
         port: Port; 0 for a free one.
-        limits: Limits of a round of the loop.
+        checks: The checks by path.
         processes: Returns the status of the processes.
         metrics: Returns the counters of the processes.
 
     Raises:
         ValueError: If it cannot listen there.
     """
-    checks = {"/live": is_live, "/ready": is_ready}
 
     def answer(path: str) -> HttpResponse:
         if path == METRICS:
@@ -250,7 +237,7 @@ def health_server(
             pages = ", ".join((*checks, METRICS))
             return _json(HTTPStatus.NOT_FOUND, {"error": f"no such page; there are {pages}"})
         found = processes()
-        status = HTTPStatus.OK if checks[path](found, limits) else HTTPStatus.SERVICE_UNAVAILABLE
+        status = HTTPStatus.OK if checks[path](found) else HTTPStatus.SERVICE_UNAVAILABLE
         return _json(status, {"processes": [each.as_json() for each in found]})
 
     return HttpServer(answer, host, port, "health_port")
@@ -472,9 +459,9 @@ def _reporting(
             port = None
         if port is not None:
             loop = job.worker_options["poll_seconds"]
-            limits = LoopLimits.of(job.session.queue.admin.config.lease_seconds, loop)
+            checks = checks_of(job.session.queue.admin.config.lease_seconds, loop)
             page = partial(metrics_page, folder)
-            server = stack.enter_context(health_server(host, port, limits, statuses, page))
+            server = stack.enter_context(health_server(host, port, checks, statuses, page))
             Thread(target=server.serve_forever, name="freshq-health", daemon=True).start()
             stack.callback(server.shutdown)
             port = server.server_port

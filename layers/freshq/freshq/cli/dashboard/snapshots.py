@@ -105,15 +105,15 @@ def marks_of(
     while len(times) > MAX_MARKS * one_in:
         one_in *= 2
     # Each rounded separately, so that the page computes the same creation time from every snapshot.
-    ages_ms = tuple(round(now * 1000) - round(time * 1000) for time in times if _hash(time) % one_in == 0)
+    ages_ms = tuple(
+        round(now * 1000) - round(time * 1000)
+        for time in times
+        # The highest bits of the hash look random.
+        if ((round(time * 1e6) * HASH_FACTOR % (1 << HASH_BITS)) >> (HASH_BITS // 2)) % one_in == 0
+    )
     ages_seconds = [horizon_seconds * share for share in AGE_SHARES]
     by_age = tuple((age, sum(now - time < age for time in times)) for age in ages_seconds)
     return Marks(ages_ms, one_in, max(0, pending - len(times)), by_age)
-
-
-def _hash(created: float) -> int:
-    """Return a number that looks random, from the highest bits of the hash."""
-    return (round(created * 1e6) * HASH_FACTOR % (1 << HASH_BITS)) >> (HASH_BITS // 2)
 
 
 class ShedRate:
@@ -534,6 +534,8 @@ class PageWatcher:
         held = store.leased(name, READ_LEASES)
         horizon_seconds = horizon(config.stale_after_seconds, stats.oldest_pending_seconds)
         self.causes = self._causes.survey()
+        survey, refused = self._surveyor.survey(), store.read_counts(name, REFUSED)
+        by_reason = dict(Counter(survey.by_reason) + Counter(refused))
         return {
             **self._figures(now, stats, pressure),
             **self._expected(now, stats, pressure, created),
@@ -550,7 +552,7 @@ class PageWatcher:
             "leases": [lease_row(task, now) for task in held[:SHOWN_LEASES]],
             "leases_read": len(held),
             "waits": asdict(self._waits.add(now, held)),
-            "survey": _with_refused(self._surveyor.survey(), store.read_counts(name, REFUSED)),
+            "survey": asdict(survey) | {"by_reason": by_reason, "turned_away": sum(refused.values())},
             "dead_letters": self._dead_letters(now),
             "causes": self.causes.as_json(now),
         }
@@ -596,12 +598,6 @@ def _group_rows(
         for group in groups[:SHOWN_GROUPS]
     ]
     return {"rows": rows, "left_out": max(0, len(groups) - SHOWN_GROUPS)}
-
-
-def _with_refused(survey: Survey, refused: Mapping[str, int]) -> dict[str, Any]:
-    """Return a survey with the puts that admission control refused, by reason."""
-    by_reason = dict(Counter(survey.by_reason) + Counter(refused))
-    return asdict(survey) | {"by_reason": by_reason, "turned_away": sum(refused.values())}
 
 
 def queue_row(queue: BaseQueue) -> dict[str, Any]:
