@@ -1,5 +1,6 @@
 """Output for people and programs: help, tables, pipes, JSON, and errors that say what to do."""
 
+import io
 import json
 import math
 from collections.abc import Iterator
@@ -8,11 +9,13 @@ from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
 from freshq.cli.main import COMMANDS
 from freshq.cli.output import Output, fields, json_text, task_facts
+from tests.conftest import Clock
 from tests.unit.cli.test_cli_verbs import answer, fails, freshq
 
 LONG_ID = "order-" + "0123456789" * 20
@@ -136,3 +139,20 @@ def test_a_task_that_carries_a_trace_shows_its_id() -> None:
     assert task_facts(with_trace, queue.admin.now())["trace"] == traceparent[3:35]
     assert fields(with_trace, queue.admin.now())["trace_context"] == traceparent
     assert "trace" not in task_facts(without, queue.admin.now())
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [(40, "age"), (60, "prio tries age kind"), (80, "prio tries age kind group")],
+)
+def test_a_listing_fits_the_terminal_and_breaks_only_ids(width: int, columns: str, clock: Clock) -> None:
+    queue = Queue.memory(clock=clock)
+    queue.put({"text": "long " * 50}, task_id="7e54094c-3753-473b-9800-a879e7889805", kind="mail", group="a")
+    stream = io.StringIO()
+    output = Output(as_json=False)
+    output.console = Console(file=stream, width=width)
+    output.tasks([*queue.list()], None, clock.now)
+    heading, _line, *rows = (line for line in stream.getvalue().splitlines() if line.strip())
+    assert heading.split() == ["task", "state", *columns.split(), "payload"]
+    assert "PENDING" in rows[0]
+    assert max(map(len, (heading, *rows))) <= width

@@ -38,6 +38,8 @@ MIN_ID_CHARS: Final = 12
 PIPE_CHARS: Final = 10_000_000
 NUMBERS: Final = ("prio", "tries", "age")
 NAMES: Final = ("value", "kind", "group")
+# The columns that a narrow terminal does without, in this order.
+LEAST_IMPORTANT: Final = ("value", "group", "kind", "prio", "tries")
 # Longer names of kinds and groups are cut in listings.
 NAME_CHARS: Final = 16
 # How a listing describes the reason for a wait.
@@ -470,9 +472,7 @@ def _listing(rows: Sequence[tuple[str, ...]], last: str, width: int) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    headings, rows = _filled(("task", "state", *NUMBERS, *NAMES), rows)
-    widths = [max(map(len, column)) for column in zip(headings, *(row[:-1] for row in rows), strict=True)]
-    # Each column has two spaces after it, and the table has one on each side.
+    headings, rows, widths = _fitting(["task", "state", *NUMBERS, *NAMES], rows, width)
     left = width - sum(widths) - 2 * len(widths) - 2
     excerpt_chars = max(MIN_EXCERPT_CHARS, left)
     widths[0] = min(widths[0], max(MIN_ID_CHARS, widths[0] - (excerpt_chars - left)))
@@ -486,12 +486,23 @@ def _listing(rows: Sequence[tuple[str, ...]], last: str, width: int) -> Table:
     return table
 
 
-def _filled(
-    headings: Sequence[str], rows: Sequence[tuple[str, ...]]
-) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return headings and rows without the columns of names that no task has."""
-    kept = [at for at, name in enumerate(headings) if name not in NAMES or any(row[at] for row in rows)]
-    return [headings[at] for at in kept], [(*(row[at] for at in kept), row[-1]) for row in rows]
+def _fitting(
+    headings: list[str], rows: Sequence[tuple[str, ...]], width: int
+) -> tuple[list[str], Sequence[tuple[str, ...]], list[int]]:
+    """Return headings, rows and widths of the columns that say something and for which there is room."""
+    for name in LEAST_IMPORTANT:
+        widths = _widths(headings, rows)
+        # Each column has two spaces after it, and the table has one on each side.
+        needed = MIN_ID_CHARS + sum(widths[1:]) + 2 * len(widths) + 2 + MIN_EXCERPT_CHARS
+        at = headings.index(name)
+        if needed > width or (name in NAMES and not any(row[at] for row in rows)):
+            headings = [*headings[:at], *headings[at + 1 :]]
+            rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+    return headings, rows, _widths(headings, rows)
+
+
+def _widths(headings: list[str], rows: Sequence[tuple[str, ...]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(headings, *(row[:-1] for row in rows), strict=True)]
 
 
 def _row(task: Task, now: float, *, errors: bool, state: str | None = None) -> tuple[str, ...]:
