@@ -424,32 +424,18 @@ class Admission(NamedTuple):
     put_off: Mapping[str, float] = NO_DELAYS
 
 
-class Judged(NamedTuple):
-    """Which claims have room.
-
-    Attributes:
-        admitted: Those that have.
-        refused: The tasks of kinds without room, and when there is some, in seconds.
-        wait_seconds: When the rates leave room for more; infinite if none held a task back.
-    """
-
-    admitted: list[Claim]
-    refused: list[tuple[Task, float]]
-    wait_seconds: float
-
-
-def _judged(claims: Sequence[Claim], room: GroupRoom, rules: GroupRules, now: float) -> Judged:
+def _judged(claims: Sequence[Claim], room: GroupRoom) -> tuple[list[Claim], list[Task]]:
+    """Return the claims that have room, and the tasks whose kinds have none."""
     admitted: list[Claim] = []
-    refused: list[tuple[Task, float]] = []
+    refused: list[Task] = []
     for claim in claims:
         task = claim.task
         if not room.allows_kind(task.kind):
-            name = f"{KIND}{task.kind}"
-            refused.append((task, room.log.wait_seconds(name, rules.rule(name), now)))
+            refused.append(task)
         elif room.allows(task.group):
             room.start(task.group, task.units, task.kind)
             admitted.append(claim)
-    return Judged(admitted, refused, room.wait_seconds)
+    return admitted, refused
 
 
 class SharedRunning:
@@ -494,36 +480,42 @@ class SharedRunning:
         Raises:
             StoreError: If the store did not answer, or other processes wrote each time; nothing was counted.
         """
-        judged = Judged([], [], inf)
+        room = self._room({}, rules, now)
+        admitted: list[Claim] = []
+        refused: list[Task] = []
 
         def add(values: Mapping[str, Any]) -> dict[str, Any]:
-            nonlocal judged
+            nonlocal admitted, refused, room
             room = self._room(values, rules, now)
-            judged = _judged(claims, room, rules, now)
+            admitted, refused = _judged(claims, room)
             with self._lock:
-                held = self._held | _entries(judged.admitted, rules)
+                held = self._held | _entries(admitted, rules)
             starts = room.log.values(rules, now)
             own = self._own(held, now) if rules.counts_running else {}
             return {"held": self._others(values, now) | own, "starts": starts}
 
         with self._writing:
-            if not change_record(self._store, self._queue, RUNNING, add):
-                msg = f"queue {self._queue!r}: other processes changed the counts of groups each time"
-                raise StoreError(msg)
+            self._change(add)
             self._counts_running = rules.counts_running
             with self._lock:
                 # The ends of runs that lost their leases are not told.
                 live = {held: entry for held, entry in self._held.items() if entry[1] > now}
-                self._held = live | _entries(judged.admitted, rules)
+                self._held = live | _entries(admitted, rules)
         with self._lock:
             if rules.has_units:
                 self._expect([claim.task for claim in claims])
-            put_off = {task.task_id: self._turn(task, rules, now, wait) for task, wait in judged.refused}
-        return Admission(judged.admitted, judged.wait_seconds, put_off)
+            put_off = {task.task_id: self._turn(task, rules, room.log, now) for task in refused}
+        return Admission(admitted, room.wait_seconds, put_off)
 
-    def _turn(self, task: Task, rules: GroupRules, now: float, wait_seconds: float) -> float:
+    def _change(self, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+        if not change_record(self._store, self._queue, RUNNING, change):
+            msg = f"queue {self._queue!r}: other processes changed the counts of groups each time"
+            raise StoreError(msg)
+
+    def _turn(self, task: Task, rules: GroupRules, log: StartLog, now: float) -> float:
         """Return how long to put a task off, so that the tasks of a kind come back one after the other."""
         rule, latest = rules.kinds[str(task.kind)], now + LONGEST_TURN_SECONDS
+        wait_seconds = log.wait_seconds(f"{KIND}{task.kind}", rule, now)
         turn = max(min(self._turns.get(task.kind, 0.0), latest), now + wait_seconds)
         self._turns[task.kind] = turn + TURN_PART * rule.seconds_per_task(task.units)
         return turn - now
@@ -552,9 +544,7 @@ class SharedRunning:
             log.correct(due, rules, now)
             return {**values, "starts": log.values(rules, now)}
 
-        if not change_record(self._store, self._queue, RUNNING, correct):
-            msg = f"queue {self._queue!r}: other processes changed the units of groups each time"
-            raise StoreError(msg)
+        self._change(correct)
 
     def extended(self, tasks: Sequence[Task], now: float) -> None:
         """Count tasks until the end of their extended leases."""
