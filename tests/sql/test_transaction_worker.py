@@ -15,6 +15,7 @@ from freshq.queue.core import core_of
 from freshq.stores.sql.transactions import SqlTransactions
 from freshq.telemetry import Outcome
 from freshq.worker import background
+from freshq.worker.limits import StartLimits
 from freshq.worker.loop import ClaimBackoff
 from freshq.worker.report import WorkerState
 from tests.conftest import StoreUnderTest
@@ -150,7 +151,12 @@ def test_the_end_waits_for_what_runs_and_starts_no_more(queue: Queue) -> None:
     assert queue.stats().pending == 2
 
 
-def test_a_task_found_after_the_end_was_asked_for_is_given_back(queue: Queue) -> None:
+def test_a_task_found_after_the_end_was_asked_for_is_given_back(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is no push-back: it must not lower a limit that all workers share."""
+    signals: list[bool] = []
+    monkeypatch.setattr(StartLimits, "ended", lambda _self, downstream_ok: signals.append(downstream_ok))
     queue.put("work", task_id="a")
     hold = queue.transaction
     worker = Worker(queue, lambda task, connection: (task, connection), transaction=True, concurrency=1)
@@ -166,7 +172,7 @@ def test_a_task_found_after_the_end_was_asked_for_is_given_back(queue: Queue) ->
     report = worker.run()
     assert (report.outcomes[Outcome.RELEASED], report.unfinished) == (1, [])
     task = known(queue, "a")
-    assert (task.status, task.attempts) == (TaskStatus.PENDING, 0)
+    assert (task.status, task.attempts, signals) == (TaskStatus.PENDING, 0, [])
 
 
 def test_an_outage_while_it_looks_is_waited_through(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from freshq.errors import StoreError
-from freshq.model.answers import Busy, Reject, Retry, RunnerExit, UnknownKind, busy_of, error_text
+from freshq.model.answers import Busy, Reject, Retry, RunnerExit, UnknownKind, busy_of, ends_chain, error_text
 from freshq.model.task import RunHandle, TaskStatus, give_handle
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 # The database removes no row version that a transaction may still read, of any table.
 LONG_TRANSACTION_SECONDS: Final = 60.0
 logger = task_logger(__name__)
+
+
+class _NotStarted(Busy):
+    """The worker itself does not start a task, which says nothing about the downstream."""
 
 
 @dataclass(eq=False, slots=True)
@@ -220,22 +224,24 @@ class TransactionLoop(WorkLoop):
         if thread.raised is not None and error is None:
             error = error_text(thread.raised)
         outcome = _outcome(thread.held, thread.raised)
-        self._note_end(thread, outcome)
+        self._note_end(thread, thread.held.task, outcome)
         self._feedback.settled(thread.held.as_claim(), outcome, time.monotonic() - started, error)
         return outcome
 
-    def _note_end(self, thread: _TransactionThread, outcome: Outcome) -> None:
+    def _note_end(self, thread: _TransactionThread, task: Task, outcome: Outcome) -> None:
         """Tell the limits and the breaker how a run ended, as under a lease."""
-        if not isinstance(thread.raised, Reject | UnknownKind):  # unrelated to the downstream
+        raised = thread.raised
+        is_unrelated = isinstance(raised, Reject | UnknownKind | _NotStarted) or (
+            raised is not None and ends_chain(raised, task)
+        )
+        if not is_unrelated:  # to the downstream
             self._limits.ended(downstream_ok=outcome is Outcome.SUCCEEDED)
-        if isinstance(thread.raised, Busy) and thread.raised.retry_after_seconds is not None and thread.held:
-            self._limits.slow_down(thread.held.task, thread.raised.retry_after_seconds)
+        if isinstance(raised, Busy) and raised.retry_after_seconds is not None:
+            self._limits.slow_down(task, raised.retry_after_seconds)
+        self._limits.note_units([task])
         succeeded: bool | None = outcome is Outcome.SUCCEEDED
-        if isinstance(thread.raised, Reject | Busy) or outcome is Outcome.UNSETTLED:
+        if is_unrelated or isinstance(raised, Busy) or outcome is Outcome.UNSETTLED:
             succeeded = None
-        if thread.held is not None:
-            self._limits.note_units([thread.held.task])
-        task = None if thread.held is None else thread.held.task
         self._feedback.tell_breaker(thread, task, succeeded=succeeded)
 
     def _run(self, thread: _TransactionThread, held: HeldTask) -> None:
@@ -246,7 +252,7 @@ class TransactionLoop(WorkLoop):
         """
         if self._draining.is_set() or not self._breaker.allows(thread):
             why = "ends" if self._draining.is_set() else "has slowed down, because its runs fail"
-            thread.raised = Busy(f"the worker {why}")
+            thread.raised = _NotStarted(f"the worker {why}")
             raise thread.raised
         self._end_request.wake.set()
         self._feedback.claimed([held.as_claim()])
