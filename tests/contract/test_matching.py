@@ -613,5 +613,6 @@ def test_the_token_of_a_match_names_its_worker(desk: Desk) -> None:
     match = one(queue, {})
     assert match.token.startswith("desk-3:")
     queue.complete(queue.extend(match, lease_seconds=7200))
-    with refused("worker_name"):
-        desk.queue(worker_name="a:b")
+    for wrong in ("a:b", 5, b"desk"):
+        with refused("worker_name"):
+            desk.queue(worker_name=wrong)

@@ -38,12 +38,14 @@ TASKS = {
 }
 """
 RECURRING = """
+from django.contrib.auth.models import User
 from freshq.feeds import Cron, Every, Schedule
 from freshq.contrib.django.tasks import TaskSchedule
 from shop.tasks import add, later
 
 schedules = [
     Schedule.of("plainly", Every(0.5), "psst", kind="plain"),
+    Schedule.of("users", Cron("0 0 1 1 *"), lambda _: User.objects.count()),
     TaskSchedule.of_task("sums", Every(0.5), add.using(priority=20, value=3), [2], {"b": 3}),
     TaskSchedule.of_task("mails", Cron("0 3 * * *"), later.using(queue_name="mail"), ["ada"]),
 ]
@@ -655,6 +657,18 @@ def test_schedules_enqueue_tasks_and_put_for_handlers(site: Site) -> None:
     assert "T03:00:00" in shown
     refused = site.run("manage.py", "freshq_schedule", "--queue", "nobody", status=1)
     assert "queue: no schedule is for 'nobody'; use default, mail" in refused
+
+
+def test_the_payload_of_a_schedule_has_fresh_connections(site: Site) -> None:
+    """A broken or expired one is closed, as at the end of a request."""
+    (site.folder / "shop" / "recurring.py").write_text(RECURRING)
+    assert site.does(
+        "from django.db import connection\n"
+        "from freshq.contrib.django.management.commands.freshq_schedule import schedules\n"
+        "users = next(each for each in schedules if each.name == 'users')\n"
+        "found = users.payload(None)\n"
+        "print(json.dumps([found >= 0, connection.connection is None]))"
+    ) == [True, True]
 
 
 REFUSED = """

@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from freshq import Queue, StoreError
+from freshq import Queue, StoreError, Worker
+from freshq.feeds.relay import Relay
 from freshq.feeds.schedules import Cron, Every, HighWaterMarks, Schedule, Scheduler
 from freshq.policy import BacklogLimit, WhenFull
 from freshq.queue.core import core_of
@@ -507,6 +508,13 @@ class TestScheduler:
         assert "schedule m: could not fire" in caplog.text
         queue.complete(queue.claim()[0])
         assert node.fire() == 1
+
+    @pytest.mark.parametrize("until", [float("nan"), "soon", True])
+    def test_an_until_that_never_comes_is_refused(self, queue: Queue, until: Any) -> None:
+        runs = [Scheduler(queue, []).run, Worker(queue, print).run, Relay(queue, Queue.memory()).run]
+        for each in runs:
+            with refused("until"):
+                each(until=until)
 
     def test_without_schedules_there_is_no_tick(self, queue: Queue) -> None:
         node = Scheduler(queue, [])

@@ -341,7 +341,7 @@ def _named_options(
     if not isinstance(override, bool):
         msg = f"override: must be True or False, got {quoted(override)}"
         raise ValueError(msg)
-    if worker_name is not None and not WORKER_NAME.fullmatch(worker_name):
+    if worker_name is not None and not (isinstance(worker_name, str) and WORKER_NAME.fullmatch(worker_name)):
         msg = f"worker_name: must have 1 to 64 of A-Z a-z 0-9 _ . -, got {quoted(worker_name)}"
         raise ValueError(msg)
     named: dict[str, Any] = {} if order is None else {"order": order}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+from freshq.errors import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,11 +65,17 @@ class StopRequest:
         Args:
             until: The argument of `run`.
             now: Returns the time by the queue's clock.
+
+        Raises:
+            ValueError: If `until` is neither a condition nor a time: a NaN would never come.
         """
         if until is None:
             return lambda: self.made
         if callable(until):
             return lambda: self.made or until()
+        if not isinstance(until, int | float) or isinstance(until, bool) or math.isnan(until):
+            msg = f"until: must be a function or a time in seconds since the epoch, got {quoted(until)}"
+            raise ValueError(msg)
         return lambda: self.made or now() >= until
 
     def wait(self, seconds: float, ends: Callable[[], bool]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -11,7 +12,7 @@ from django.utils.module_loading import import_string
 from typing_extensions import override
 
 from freshq.contrib.django import Project, queue
-from freshq.contrib.django.management.commands.freshq_work import after_setup, run_freshq
+from freshq.contrib.django.management.commands.freshq_work import after_setup, fresh_connections, run_freshq
 from freshq.errors import quoted
 from freshq.feeds.schedules import Schedule
 
@@ -91,8 +92,12 @@ def _all() -> list[Schedule]:
 
 
 def _schedules() -> list[Schedule]:
-    """Return the schedules of the queue."""
-    return [each for each in _all() if _queue_of(each) == _queue().name]
+    """Return the schedules of the queue, whose payloads may query the database for years."""
+    return [
+        replace(each, payload=fresh_connections()(each.payload))
+        for each in _all()
+        if _queue_of(each) == _queue().name
+    ]
 
 
 __getattr__ = after_setup(__name__, schedules=_schedules, scheduled=_queue)
