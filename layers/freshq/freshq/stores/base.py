@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
 
     from freshq.model.answers import PutOutcome
-    from freshq.model.codec import Codec
-    from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
     from freshq.policy.reserve import ReserveSpans
-    from freshq.stores.held import HeldTask
+    from freshq.stores.held import HeldSearch, HeldTask, SettlingContext
     from freshq.stores.lines import (
         Choice,
         ClaimRequest,
@@ -169,40 +167,6 @@ def parse_place(cursor: str) -> DeadPlace:
         msg = f"cursor: must be that of a page of dead letters, got {quoted(cursor)}"
         raise ValueError(msg)
     return DeadPlace(int(micros) / 1e6, task_id)
-
-
-class HeldSearch(Protocol):
-    """The search for a task to hold."""
-
-    def request(self) -> ClaimRequest:
-        """Return a request for one task; after tasks were shed, another one."""
-
-    def candidates(self, reader: LineReader, request: ClaimRequest) -> Iterator[Stored]:
-        """Yield the claimable tasks of all lines, best first."""
-
-    def shed_version(self, task: Task) -> Task | None:
-        """Return the shed version of a task that was just claimed; None if it should run."""
-
-
-class SettlingContext(Protocol):
-    """The parts of a queue that a store needs to settle a held task in the same transaction."""
-
-    @property
-    def lifecycle(self) -> Lifecycle:
-        """Computes the next version of a task."""
-
-    @property
-    def codec(self) -> Codec:
-        """Turns results into JSON values."""
-
-    def now(self) -> float:
-        """Return the queue's time in seconds."""
-
-    def uniform(self) -> float:
-        """Return a random number from [0, 1)."""
-
-    def bring_in_due(self) -> int:
-        """Return a few expired leases and due tasks to their lines; return how many."""
 
 
 class LentConnection:

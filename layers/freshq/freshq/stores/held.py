@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from freshq.model.answers import Claim
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextvars import Context
 
     import sqlalchemy as sa
 
     from freshq.model.codec import Codec
+    from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
+    from freshq.stores.lines import ClaimRequest, LineReader, Stored
 
 # The transactions that this code runs inside; some may have ended.
 OPEN: Final[ContextVar[tuple[OpenTransaction, ...]]] = ContextVar("freshq_open_transactions", default=())
@@ -93,3 +96,37 @@ def is_inside() -> bool:
 def continue_from(context: Context) -> None:
     """Run on inside the transactions of another context."""
     OPEN.set(context.get(OPEN, ()))
+
+
+class HeldSearch(Protocol):
+    """The search for a task to hold."""
+
+    def request(self) -> ClaimRequest:
+        """Return a request for one task; after tasks were shed, another one."""
+
+    def candidates(self, reader: LineReader, request: ClaimRequest) -> Iterator[Stored]:
+        """Yield the claimable tasks of all lines, best first."""
+
+    def shed_version(self, task: Task) -> Task | None:
+        """Return the shed version of a task that was just claimed; None if it should run."""
+
+
+class SettlingContext(Protocol):
+    """The parts of a queue that a store needs to settle a held task in the same transaction."""
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """Computes the next version of a task."""
+
+    @property
+    def codec(self) -> Codec:
+        """Turns results into JSON values."""
+
+    def now(self) -> float:
+        """Return the queue's time in seconds."""
+
+    def uniform(self) -> float:
+        """Return a random number from [0, 1)."""
+
+    def bring_in_due(self) -> int:
+        """Return a few expired leases and due tasks to their lines; return how many."""

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from freshq.model.answers import PutOutcome
     from freshq.model.task import Task
-    from freshq.stores.base import CallersConnection, HeldSearch, OnConflict, SettlingContext
+    from freshq.stores.base import CallersConnection, OnConflict
+    from freshq.stores.held import HeldSearch, SettlingContext
     from freshq.stores.sql.database import Runner
     from freshq.stores.sql.lines import SqlLines
     from freshq.stores.sql.tasks import SqlTasks
