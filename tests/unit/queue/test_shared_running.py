@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from freshq import Claim, LeaseLost, Queue
+from freshq.model.forks import drained
 from freshq.policy.groups import GroupRule, GroupRules
 from freshq.queue.core import claim_request, core_of
 from freshq.queue.filters import within_limits
 from freshq.queue.shared.limits import RUNNING, Admission, SharedRunning
-from freshq.stores.base import drained
 from freshq.stores.memory import MemoryStore
 from tests.conftest import Clock
 from tests.support.readings import known

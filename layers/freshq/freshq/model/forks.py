@@ -1,11 +1,18 @@
-"""State of a process that must not survive into a forked child, where only the forking thread lives on."""
+"""What threads share, and what must not survive into a forked child, where only one thread lives on."""
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Final, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Iterator
+
+T = TypeVar("T")
 
 
 class Forkable(Protocol):
@@ -37,6 +44,13 @@ def new_rlock() -> threading.RLock:
 def forget_in_child(forkable: Forkable) -> None:
     """Have a forked child call `forget_parent` of this object, for as long as it lives."""
     _OBJECTS.add(forkable)
+
+
+def drained(noted: deque[T]) -> Iterator[T]:
+    """Yield the elements of a deque, from which each is taken; other threads may take some of them."""
+    with suppress(IndexError):
+        while True:
+            yield noted.popleft()
 
 
 def _in_child() -> None:

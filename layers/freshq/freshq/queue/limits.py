@@ -7,10 +7,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from freshq.errors import StoreError
-from freshq.model.forks import forget_in_child
+from freshq.model.forks import drained, forget_in_child
 from freshq.policy.groups import StartLog
 from freshq.queue.shared.limits import Admission, SharedBrakes, SharedRunning
-from freshq.stores.base import drained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

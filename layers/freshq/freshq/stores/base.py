@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict, deque
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, partial
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Pro
 
 from freshq.errors import FreshqError, StoreError, quoted
 from freshq.model.fields import plain_token
+from freshq.model.forks import drained
 from freshq.model.task import TaskStatus, changed, succession
 from freshq.stores.notifier import Notifier
 
@@ -378,13 +379,6 @@ class Stats:
 
 # Approximate counts read no task, and so no value.
 NO_VALUES: Final = dict.fromkeys(("value_delivered", "value_lost"), "not counted")
-
-
-def drained(noted: deque[T]) -> Iterator[T]:
-    """Yield the elements of a deque, from which each is taken; other threads may take some of them."""
-    with suppress(IndexError):
-        while True:
-            yield noted.popleft()
 
 
 class ExpiredTasks:

@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from freshq.model.answers import Busy, RunnerExit, raised_in_run
+from freshq.model.forks import drained
 from freshq.policy.limits import MAX_WAIT_SECONDS, Prefetch
-from freshq.stores.base import drained
 
 if TYPE_CHECKING:
     import asyncio
