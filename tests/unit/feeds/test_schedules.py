@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import islice, product, takewhile
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -96,6 +96,9 @@ class TestCron:
             "jan-1/2 * * * *",
             "@daily 5",
             "1-jan/2 * * * *",
+            "9" * 5_000 + " * * * *",
+            "9" * 5_000 + "-1/2 * * * *",
+            "² * * * *",
         ],
     )
     def test_a_wrong_expression(self, expression: Any) -> None:
@@ -202,7 +205,8 @@ class TestScheduler:
         return Queue(MemoryStore(), clock=clock, max_age_seconds=WEEK_SECONDS, retention_seconds=0)
 
     def test_many_nodes_put_one_task_per_tick(self, queue: Queue, clock: Clock) -> None:
-        nodes = [Scheduler(queue, [Schedule.of("m", Every(60), {"n": 1}, priority=2)]) for _ in range(3)]
+        schedule = Schedule.of("m", Every(60), {"n": 1}, priority=2)
+        nodes = [Scheduler(queue, cast("Any", iter([schedule]))) for _ in range(3)]
         assert [node.fire() for node in nodes] == [0, 0, 0]
         for _ in range(5):
             clock.advance(60)

@@ -203,7 +203,7 @@ class Cron:
             from cronsim import CronSim, CronSimError  # noqa: PLC0415 - an extra
         try:
             moments: Iterator[datetime] = CronSim(self._fields, start)
-        except (CronSimError, AttributeError, TypeError) as error:
+        except (CronSimError, ValueError, AttributeError, TypeError) as error:
             msg = f"expression: {quoted(self.expression)} is not a cron expression ({error})"
             raise ValueError(msg) from error
         return moments
@@ -427,12 +427,12 @@ class Scheduler:
             ValueError: If two have the same name, or `queue` is no queue.
         """
         self._queue = blocking_queue(queue)
-        names = [schedule.name for schedule in schedules]
+        self._schedules = [*schedules]
+        names = [schedule.name for schedule in self._schedules]
         for name, number in Counter(names).items():
             if number > 1:
                 msg = f"schedules: two are named {quoted(name)}; use unique names"
                 raise ValueError(msg)
-        self._schedules = schedules
         self._on_put = on_put
         self._marks = HighWaterMarks(self._queue)
         self._retries = {name: Retries(RETRY_BACKOFF) for name in names}
