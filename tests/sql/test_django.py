@@ -14,6 +14,7 @@ from tests.support.django_site import Site, made_site
 
 SETTINGS = """
 FRESHQ = {"HANDLERS": "shop.tasks.handlers", "OPTIONS": {"max_age_seconds": 3600, "max_attempts": 1}}
+DATABASES["default"]["ATOMIC_REQUESTS"] = True  # under which the admin acts, too
 """
 TASKS = """
 from django.contrib.auth.models import User

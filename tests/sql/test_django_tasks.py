@@ -204,6 +204,7 @@ queue.purge(confirm=queue.name)
 
 IN_TEST_CASES = """
 import sys, threading
+from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connections
 from django.test import SimpleTestCase, TestCase, TransactionTestCase
@@ -223,6 +224,11 @@ class InATransaction(TestCase):
     def test_results_are_seen(self):
         result = add.using(queue_name="mail").enqueue(1)
         self.assertEqual(add.get_result(result.id), result)
+
+    def test_the_admin_shows_them(self):
+        self.client.force_login(User.objects.create_superuser("root"))
+        result = add.enqueue(1)
+        self.assertContains(self.client.get(f"/admin/freshq/task/{result.id}/change/"), result.id)
 
     async def test_in_coroutines(self):
         result = await add.aenqueue(1)

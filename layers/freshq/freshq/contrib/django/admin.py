@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin, messages
+from django.db import transaction
 from django.utils.html import format_html
+from typing_extensions import override
 
 from freshq.contrib.django import Project, queue
 from freshq.contrib.django.models import Task
@@ -49,6 +51,12 @@ class TaskAdmin(admin.ModelAdmin):
         project = Project.of_settings()
         return Task.objects.using(project.database).filter(queue__in=project.queue_names())
 
+    # In a transaction of the request, SQLite refuses to log an action that another connection has written.
+    @transaction.non_atomic_requests(using=Project.of_settings().database)
+    @override
+    def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
+        return super().changelist_view(request, extra_context)
+
     def has_add_permission(self, _request: Any) -> bool:
         """Tasks are put by programs."""
         return False
@@ -83,7 +91,9 @@ class TaskAdmin(admin.ModelAdmin):
     @admin.display(description="failed attempts")
     def failed_attempts(self, task: Task) -> str:
         """Return the last attempts with their tracebacks."""
-        found = queue.named(task.queue).get(task.task_id)
+        own = queue.named(task.queue)
+        with own.in_transaction():
+            found = own.get(task.task_id)
         attempts = () if found is None else found.attempt_log
         lines = (
             f"{each.number}. {each.outcome} {each.error or ''}\n{each.traceback or ''}" for each in attempts
