@@ -1,6 +1,9 @@
 """The sizes of modules, rooms and decisions stay small, so that newcomers find their way."""
 
+import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,16 @@ MAX_DECISIONS = 40
 MAX_DECISION_WORDS = 14_000
 # If larger, modules split into fragments that nobody can read alone; if smaller, they grow too long.
 MAX_MODULES = {"layers/freshq/freshq": 224}
+# Lines of code without docstrings and comments. A change that raises this says what it takes out.
+MAX_CODE_LINES = {"layers/freshq/freshq": 43_350}
+NO_CODE = (
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -42,6 +55,25 @@ def test_modules_are_short() -> None:
 @pytest.mark.parametrize(("package", "most"), MAX_MODULES.items())
 def test_a_package_has_few_modules(package: str, most: int) -> None:
     assert 0 < len(list((REPOSITORY / package).rglob("*.py"))) <= most
+
+
+def code_lines(text: str) -> set[int]:
+    """Return the numbers of the lines of a module that have code."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
+            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return lines
+
+
+@pytest.mark.parametrize(("package", "most"), MAX_CODE_LINES.items())
+def test_a_package_does_not_grow_unnoticed(package: str, most: int) -> None:
+    assert len(code_lines('"""Doc."""\n\n# why\na = [\n    1,\n]\n')) == 3
+    modules = (REPOSITORY / package).rglob("*.py")
+    assert 0 < sum(len(code_lines(path.read_text("utf-8"))) for path in modules) <= most
 
 
 @pytest.mark.parametrize("package", PACKAGES)
