@@ -204,7 +204,7 @@ async def generates(task: Task) -> Any:
         (functools.partial(is_async), False, "is an async function"),
         (AsyncCall(), False, "is an async function"),
         (AsyncMethod().run, False, "is an async function"),
-        (generates, False, "is an async function"),
+        (generates, False, "is a generator"),
         (lambda: None, False, r"must take a task, .* are \(\) \(too many positional arguments\)"),
         (lambda task, connection: (task, connection), False, r"must take a task, but .*'connection'"),
         (None, True, "must be a function that takes a task and a connection, got NoneType"),
