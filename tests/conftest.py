@@ -258,8 +258,20 @@ def quick(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def missing_tests(nodeids: list[str]) -> list[str]:
-    """Return the entries of `ONLY_WITH_ALL` that name no test: one that was renamed would be quick again."""
+    """Return the entries of `ONLY_WITH_ALL` that name no test, for example because it was renamed."""
     return [entry for entry in ONLY_WITH_ALL if not any(nodeid.startswith(entry) for nodeid in nodeids)]
+
+
+def selected(config: pytest.Config, items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests to run."""
+    if config.getoption("without_servers"):
+        return [item for item in items if server_of(item) is None]
+    if is_quick_run(config):
+        return quick(items)
+    if config.getoption("rest"):
+        run = set(quick(items))
+        return [item for item in items if item not in run or file_of(item.nodeid) in MORE_WITH_ALL]
+    return items
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -269,15 +281,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if config.getoption("all") and not config.option.file_or_dir:
         config.stash[MISSING_TESTS] = missing_tests([item.nodeid for item in items])
-    if config.getoption("without_servers"):
-        kept = [item for item in items if server_of(item) is None]
-    elif is_quick_run(config):
-        kept = quick(items)
-    elif config.getoption("rest"):
-        run = set(quick(items))
-        kept = [item for item in items if item not in run or file_of(item.nodeid) in MORE_WITH_ALL]
-    else:
-        kept = items
+    kept = selected(config, items)
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])
         items[:] = kept

@@ -61,7 +61,7 @@ def _ring_for(event: dict[str, Any]) -> Ring | None:
 
 
 def _is_new_work(record: Mapping[str, Any]) -> bool:
-    """Return whether a task became claimable: a new task, or one that was over, delayed or stale."""
+    """Return whether a task became claimable: it is new, or had ended, or was delayed or stale before."""
     change, name = part_of(record, "dynamodb"), text_of(record, "eventName")
     new, old = part_of(change, "NewImage"), part_of(change, "OldImage")
     prefix = ATTACHED_PREFIX if _settings().attach_key else ""

@@ -199,7 +199,7 @@ def packed(events: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Pack]:
 def grouped(
     things: Iterable[T], size_bytes: Callable[[T], int], max_bytes: int, max_count: float = math.inf
 ) -> Iterator[list[T]]:
-    """Yield things in groups of at most so many bytes and things; a single thing may have more bytes."""
+    """Yield things in groups within both limits; a thing larger than `max_bytes` is a group of its own."""
     group, group_bytes = list[T](), 0
     for thing in things:
         added = size_bytes(thing)

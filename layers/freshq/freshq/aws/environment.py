@@ -146,7 +146,7 @@ class QueueSettings(EnvironmentSettings):
         used = client or dynamodb_client()
         if self.names(used) is not None:
             return Queue.dynamodb(self.table, used, attach=True, key=self.attach_key, name=self.queue_name)
-        # A queue of a canary is never used again, and a record of its options would stay for ever.
+        # Nobody uses the queue of a canary again, so its options are not stored: nothing would delete them.
         is_canary = invocation().canary_queue is not None
         return Queue.dynamodb(self.table, used, name=self.queue_name, override=is_canary)
 

@@ -204,7 +204,7 @@ class LastingOutput(CheckedOutput):
 
     @override
     def flush(self) -> None:
-        """Write what is buffered, if there is still a reader."""
+        """Write the buffered text, if there is still a reader."""
         with self._outlived():
             super().flush()
 

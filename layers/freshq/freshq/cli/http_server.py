@@ -51,7 +51,7 @@ def listening(host: str, port: int, option: str = "port") -> socket.socket:
     try:
         found.bind((host, port))
         found.listen()  # now, so that no other process can take the port
-    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # the last two: of the host
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # the last two: a wrong host
         found.close()
         msg = f"{option}: cannot listen on {host}:{port} ({error}); give another port or host"
         raise ValueError(msg) from error

@@ -188,7 +188,7 @@ def within_limits(core: Core, request: ClaimRequest, room: GroupRoom, claims: li
         core: The queue.
         request: The request of the claim, which learns when there is room again.
         room: The room that the limits left when the claim began.
-        claims: What it took.
+        claims: The tasks that it took.
 
     Raises:
         StoreError: If the store did not answer; all were released.

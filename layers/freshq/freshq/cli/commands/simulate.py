@@ -64,7 +64,7 @@ VALUES: Final = (
     "VALUE=SHARE,VALUE=SHARE@SECONDS, with numbers above 0 and each value once, from "
     f"{SMALLEST_VALUE:g} to {LARGEST_VALUE:g}"
 )
-# The options of the policy that are written like those of a queue.
+# The options of the policy, written as for `freshq configure`.
 POLICY: Final = ("order", "reserve", "codel", "backlog", "admission")
 # A sweep chooses policies and loads itself.
 NOT_WITH_SWEEP: Final = (
