@@ -67,3 +67,32 @@ def test_a_worker_that_has_tokens_need_not_wait() -> None:
     tokens = SharedTokens(MemoryStore(), "default", SharedBucket(1.0, burst=2, block=2))
     assert tokens.available(1000.0, wanted=5) == 2
     assert tokens.seconds_until_next(1000.0) == 0.0
+
+
+def test_a_forked_child_takes_its_own_slots() -> None:
+    """Under its parent's name, it would take the parent's slots from it."""
+    store, limit = MemoryStore(), ConcurrencyLimit(4, 4, window_seconds=10.0)
+    parent, child = (SharedSlots(store, "default", limit, wanted=3) for _ in range(2))
+    assert child.free(0, 1000.0) == 3
+    child.forget_parent()  # what a fork calls in the child
+    assert child.free(0, 1000.0) == 1
+    assert parent.free(0, 1000.0) == 0
+
+
+def test_a_forked_child_reports_no_success_of_its_parent() -> None:
+    slots = SharedSlots(MemoryStore(), "default", ConcurrencyLimit(1, 8, window_seconds=10.0), wanted=8)
+    assert slots.free(0, 1000.0) == 1
+    slots.started()
+    slots.succeeded()
+    slots.forget_parent()
+    assert slots.free(0, 1030.0) == 1
+
+
+def test_a_forked_child_spends_no_token_of_its_parent_and_pays_none_of_its_debts() -> None:
+    store = MemoryStore()
+    child, other = (SharedTokens(store, "default", SharedBucket(1.0, burst=4, block=4)) for _ in range(2))
+    assert child.available(1000.0, wanted=2) == 2
+    child.correct(2.0)
+    child.forget_parent()
+    assert child.available(1000.0, wanted=2) == 0
+    assert other.available(1002.0, wanted=2) == 2

@@ -89,8 +89,9 @@ class SharedSlots:
         forget_in_child(self)
 
     def forget_parent(self) -> None:
-        """Have no slots in a forked child: those that were taken are its parent's."""
+        """Have no slots and no signals in a forked child: they are its parent's."""
         self._worker, self._slots, self._window = uuid.uuid4().hex, 0, -1
+        self._succeeded = self._pushed_back = self._in_flight = self._peak = 0
 
     def started(self) -> None:
         """Record the start of a task: it counts towards the peak even if it ends before the exchange."""
