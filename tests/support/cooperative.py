@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
     from tests.support.interleaving import Interleaving
 
-_POOLS: Final = (
-    "freshq.stores.dynamodb.batches.ThreadPoolExecutor",
-    "freshq.stores.dynamodb.line_records.ThreadPoolExecutor",
-)
+_POOL: Final = "freshq.stores.dynamodb.batches.ThreadPoolExecutor"
 _THREADED: Final = (
     "freshq.stores.dynamodb.leases",
     *(f"freshq.worker.{name}" for name in ("background", "executor", "loop", "run")),
@@ -37,7 +34,7 @@ _WAITS: Final = tuple(f"freshq.worker.{name}.wait" for name in ("background", "s
 
 
 class _Inline:
-    """A pool of threads that works in the caller's thread, in order."""
+    """A pool without threads: its caller does the work, in order."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -48,8 +45,8 @@ class _Inline:
     def __exit__(self, *_error: object) -> None:
         pass
 
-    def map(self, work: Callable[..., Any], *given: Any) -> list[Any]:
-        return [work(*each) for each in zip(*given, strict=False)]
+    def submit(self, work: Callable[[], Any]) -> None:
+        pass
 
 
 class _Semaphore:
@@ -133,7 +130,7 @@ def _waits(run: Interleaving) -> Iterator[Any]:
         threading, Lock=lock, Semaphore=lock, Event=partial(_Event, run), Thread=partial(_Thread, run)
     )
     yield from (mock.patch(f"{module}.threading", threads) for module in _THREADED)
-    yield from (_patched(pool, _Inline) for pool in _POOLS)
+    yield _patched(_POOL, _Inline)
 
 
 def _patched(name: str, replacement: Callable[..., Any]) -> Any:

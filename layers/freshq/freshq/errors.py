@@ -6,6 +6,7 @@ Every other error derives from `FreshqError`. `freshq explain` prints the docstr
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -31,6 +32,8 @@ _PASSWORD_OPTION: Final = re.compile(
 )
 # Not in the name of a mail address.
 _NO_NAME: Final = re.compile(r"[^\w.+-]")
+# The system has no file descriptor, thread, memory or buffer left. It may have one again soon.
+SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
 # What to do about an address that a character of its user or password ended too early.
 ENCODED: Final = (
     "in its user and password, write %23 for '#', %3F for '?', %2F for '/', %40 for '@' and %3A for ':'"
@@ -95,6 +98,14 @@ def escape_unencodable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Return whether the system lacked a resource, such as a thread or a file descriptor."""
+    if isinstance(error, OSError):
+        return error.errno in SHORTAGES
+    is_of_threads = isinstance(error, RuntimeError) and "start new thread" in str(error)
+    return is_of_threads or isinstance(error, MemoryError)
 
 
 class FreshqError(Exception):

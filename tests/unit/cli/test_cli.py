@@ -145,8 +145,14 @@ def test_a_signal_unwinds_a_command_before_it_ends_it(number: str, ignored: str)
     text = f"""
 with errors.unwound_by_signals():
     try: os.kill(os.getpid(), signal.{number})
-    finally: print("restored", flush=True)
+    finally:
+        print("restored", flush=True)
+        if {not ignored}: raise OSError("the terminal is closed")
 """
     done = script(text, before=ignored)
     assert (done.stdout, done.stderr) == ("restored\n", "")
     assert done.returncode == (0 if ignored else -getattr(signal, number))
+
+
+def test_an_error_that_cannot_be_printed_changes_no_status() -> None:
+    assert script("errors.print_error('lost'); sys.exit(3)", after="2>/dev/full").returncode == 3

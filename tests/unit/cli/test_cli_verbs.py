@@ -237,8 +237,17 @@ class TestPutAndGet:
         assert " kind  group  payload" in shown[1]
         assert [task["task_id"] for task in answer("list")["tasks"]] == ["t4", "t3", "t2", "t1", "t0"]
 
-    def test_an_id_that_no_queue_has_is_refused_in_words(self) -> None:
-        fails(2, "task_id: has bytes that are not UTF-8", "get", "\udcff")
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("--group", ["forget", "--yes", "--group", "\udcff"]),
+            ("--kind", ["list", "--kind", "\udcff"]),
+            ("--id", ["forget", "--yes", "--id", "a", "--id", "\udcff"]),
+            ("TASK_ID", ["get", "\udcff"]),
+        ],
+    )
+    def test_text_that_no_queue_has_is_refused_by_name(self, name: str, words: list[str]) -> None:
+        fails(2, f"Invalid value for '{name}': it has bytes that are not UTF-8", *words)
 
     @pytest.mark.parametrize("line", ["x", '{"a": 1, "a": 2}', "[" * 100_000])
     def test_nothing_is_put_if_a_line_is_wrong(self, queue: Queue, line: str) -> None:

@@ -12,12 +12,13 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import AsyncQueue, AttachedQueue, Busy, MatchQueue, Queue, Task, TaskStatus
-from freshq.errors import RefusedError
+from freshq.errors import RefusedError, StoreError
 from freshq.matching import AsyncMatchAdmin, AsyncMatchQueue, MatchAdmin
 from freshq.queue import AsyncAdmin, AsyncAttachedQueue, AsyncRecords
 from freshq.queue.admin import Admin
 from freshq.queue.attached import AttachedStore, Records
 from freshq.queue.core import core_of
+from freshq.stores.dynamodb.batches import each_in_threads
 from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.stores.threads import Threads
@@ -386,3 +387,47 @@ class TestTransaction:
                 raise Busy
 
         assert self._after(orders, work) == ({"pending": 1}, 0, 0)
+
+
+class TestShortageOfThreads:
+    """The system starts no more threads than a test allows."""
+
+    @pytest.fixture(autouse=True, params=[0, 1])
+    def allowed(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+        """Have threads start while there is an entry in the list, which each takes."""
+        start, allowed = threading.Thread.start, [None] * int(request.param)
+
+        def start_if_allowed(thread: threading.Thread) -> None:
+            if not allowed:
+                raise RuntimeError("can't start new thread")
+            allowed.pop()
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_if_allowed)
+        return allowed
+
+    def test_a_verb_waits_for_a_thread_or_changes_nothing(self, allowed: list[None]) -> None:
+        async_queue, has_thread = AsyncQueue.memory(), bool(allowed)
+
+        async def program() -> tuple[int, list[Any]]:
+            puts = [async_queue.put("work", task_id=name) for name in "abc"]
+            answers = await asyncio.gather(*puts, return_exceptions=True)
+            allowed.extend([None] * 3)
+            async with async_queue:
+                return (await async_queue.stats()).pending, answers
+
+        pending, answers = asyncio.run(program())
+        assert pending == (3 if has_thread else 0)
+        for answer in () if has_thread else answers:
+            assert isinstance(answer, StoreError)
+            assert "can't start new thread" in str(answer)
+
+    def test_calls_of_the_store_on_dynamodb_are_all_made(self) -> None:
+        def call(number: int) -> int:
+            if number == 3:
+                raise KeyError(number)
+            return 2 * number
+
+        assert each_in_threads(call, [0, 1, 2]) == [0, 2, 4]
+        with pytest.raises(KeyError):
+            each_in_threads(call, range(5))

@@ -18,11 +18,10 @@ import sqlalchemy as sa
 
 from freshq import Handlers, Queue, Task, Worker
 from freshq.cli.commands.supervisor import Child
-from freshq.errors import StoreError
+from freshq.errors import StoreError, is_shortage
 from freshq.policy.retry import Backoff
 from freshq.telemetry import Outcome, RunReport
 from freshq.worker import loop
-from freshq.worker.run import is_shortage
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.worker_threads import wait_until
 

@@ -28,7 +28,8 @@ from freshq.cli.errors import (
 )
 from freshq.cli.output import Output
 from freshq.cli.session import Session, note
-from freshq.errors import FreshqError, TableMissing, Unreachable, quoted
+from freshq.errors import FreshqError, TableMissing, Unreachable, is_shortage, quoted
+from freshq.model.task import storable_text
 from freshq.model.validation import parsed_json
 
 if TYPE_CHECKING:
@@ -172,6 +173,17 @@ class PlainFlags:
 class PlainCommand(PlainFlags, TyperCommand):
     """A command without the options of a queue."""
 
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; refuse text that is not UTF-8, which no queue can hold."""
+        rest = super().parse_args(ctx, args)
+        for param in self.params:
+            value = ctx.params.get(param.name)
+            for text in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(text, str) and storable_text(text) != text:
+                    raise typer.BadParameter("it has bytes that are not UTF-8", ctx, param)
+        return rest
+
 
 class Group(PlainFlags, TyperGroup):
     """A group of commands, whose help has one line for each."""
@@ -233,8 +245,10 @@ class OneLineErrors(Group):
             return exit_status(error)
         except OutputLost as error:
             return not_printed(error)
-        except OSError as error:
-            print_error(error)
+        except (OSError, RuntimeError, MemoryError) as error:
+            if not isinstance(error, OSError) and not is_shortage(error):
+                raise
+            print_error(str(error) or "the system has no memory left")
             return ExitStatus.UNREACHABLE
         return status if isinstance(status, int) else 0
 

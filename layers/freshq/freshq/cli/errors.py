@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -55,10 +55,11 @@ def code_of(error: FreshqError) -> str:
 
 
 def print_error(problem: object) -> None:
-    """Print one line to standard error."""
+    """Print one line to standard error, if that is possible; the exit status says the rest."""
     if sys.stderr is None:  # closed; `print` would write to standard output
         return
-    print(f"freshq: {printable(' '.join(str(problem).split()))}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"freshq: {printable(' '.join(str(problem).split()))}", file=sys.stderr)
 
 
 class OneLineLog(logging.Handler):
@@ -103,8 +104,11 @@ def unwound_by_signals() -> Iterator[None]:
     A signal that is ignored, as below `nohup`, or that something else handles, stays so.
     """
 
+    ended: list[int] = []
+
     def unwind(number: int, _frame: object) -> None:
-        raise Terminated(number)
+        ended.append(number)
+        raise Terminated
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -114,13 +118,12 @@ def unwound_by_signals() -> Iterator[None]:
         signal.signal(number, unwind)
     try:
         yield
-    except Terminated as ended:
-        (number,) = ended.args
-        signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
     finally:
         for number in handled:
             signal.signal(number, signal.SIG_DFL)
+        for number in ended:  # whatever the block raised meanwhile: a closed terminal cannot be restored
+            signal.raise_signal(number)
+            sys.exit(128 + number)  # the first process of a container survives its own signals
 
 
 class OutputLost(OSError):

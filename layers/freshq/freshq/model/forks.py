@@ -10,7 +10,8 @@ from weakref import WeakSet
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -51,6 +52,16 @@ def drained(noted: deque[T]) -> Iterator[T]:
     with suppress(IndexError):
         while True:
             yield noted.popleft()
+
+
+def fulfil(future: Future[T], call: Callable[[], T]) -> None:
+    """Give a future the result of a call, or its error."""
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - raised where the future is read
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 def _in_child() -> None:

@@ -6,15 +6,16 @@ import asyncio
 import contextvars
 import logging
 import sys
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from typing_extensions import override
 
-from freshq.errors import RefusedError
+from freshq.errors import RefusedError, StoreError, is_shortage
 from freshq.model.checks import checked_count
-from freshq.model.forks import forget_in_child
+from freshq.model.forks import forget_in_child, fulfil
 from freshq.stores.base import LentConnection
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class Threads:
 
     def forget_parent(self) -> None:
         """Start new threads when they are needed: a forked child has none of its parent's."""
-        self._pool = ThreadPoolExecutor(self._max_threads, self._name)
+        self._has_threads = threading.Event()  # not a method: the threads would keep the pool from ending
+        self._pool = ThreadPoolExecutor(self._max_threads, self._name, initializer=self._has_threads.set)
 
     async def run(self, call: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
         """Run a call in a thread, with the context variables of the caller, and return its result.
@@ -61,6 +63,7 @@ class Threads:
 
         Raises:
             RefusedError: After `finish`.
+            StoreError: If the system has no thread left, and this object none. The call is not made.
             Exception: The exception of the call.
         """
         job = self._begin(call)
@@ -68,7 +71,7 @@ class Threads:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
             if undo is not None:
-                job.add_done_callback(partial(_undo, undo, self._pool))
+                job.add_done_callback(partial(self._undo, undo))
             raise
 
     async def run_to_end(self, call: Callable[[], T]) -> T:
@@ -80,25 +83,37 @@ class Threads:
         return await asyncio.shield(asyncio.wrap_future(self._begin(call)))
 
     def _begin(self, call: Callable[[], T]) -> Future[T]:
+        job: Future[T] = Future()
         try:
-            return self._pool.submit(contextvars.copy_context().run, call)
-        except RuntimeError:  # the pool is shut down
-            raise RefusedError("queue: closed; open another one") from None
+            self._pool.submit(_work, job, partial(contextvars.copy_context().run, call))
+        except RuntimeError as error:
+            if not is_shortage(error):  # the pool is shut down
+                raise RefusedError("queue: closed; open another one") from None
+            if not self._has_threads.is_set():  # the pool keeps the call, and makes it later unless cancelled
+                job.cancel()
+                msg = f"the system is short of a resource, nothing was done; try again: {error}"
+                raise StoreError(msg) from None
+        return job
 
     async def finish(self, last: Callable[[], object] = lambda: None) -> None:
         """Wait for all calls, end the threads, and make a last call. Later calls raise RefusedError."""
         await asyncio.shield(asyncio.to_thread(_finish, self._pool, last))
 
+    def _undo(self, undo: Callable[[T], object], job: Future[T]) -> None:
+        """Undo the effects of a call, if any."""
+        if job.cancelled() or job.exception() is not None:
+            return
+        call = partial(_logged, partial(undo, job.result()))
+        try:
+            self._begin(call)
+        except RefusedError:  # the pool is closing, and waits for this very thread
+            call()
 
-def _undo(undo: Callable[[T], object], pool: ThreadPoolExecutor, job: Future[T]) -> None:
-    """Undo the effects of a call, if any."""
-    if job.cancelled() or job.exception() is not None:
-        return
-    call = partial(_logged, partial(undo, job.result()))
-    try:
-        pool.submit(call)
-    except RuntimeError:  # the pool is closing, and waits for this very thread
-        call()
+
+def _work(job: Future[T], call: Callable[[], T]) -> None:
+    """Make a call for a job, unless it was cancelled."""
+    if job.set_running_or_notify_cancel():
+        fulfil(job, call)
 
 
 def _logged(call: Callable[[], object]) -> None:

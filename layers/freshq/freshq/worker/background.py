@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from freshq.errors import LeaseLost, StoreError
+from freshq.errors import LeaseLost, StoreError, is_shortage
 from freshq.worker.report import log_fields, task_logger
-from freshq.worker.run import in_thread, is_shortage
+from freshq.worker.run import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

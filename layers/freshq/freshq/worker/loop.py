@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from freshq.errors import StoreError
+from freshq.errors import StoreError, is_shortage
 from freshq.policy.retry import Backoff, equal_jitter
 from freshq.queue.core import core_of
 from freshq.queue.polling import Fetcher
@@ -21,7 +21,6 @@ from freshq.queue.stopping import StopRequest, Wake
 from freshq.worker.background import BackgroundUpkeep
 from freshq.worker.feedback import RunFeedback
 from freshq.worker.report import Outcome, RunReport, WorkerState, WorkerStatus
-from freshq.worker.run import is_shortage
 from freshq.worker.settle import OUTAGES
 
 if TYPE_CHECKING:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from freshq.errors import FreshqError, LeaseLost
+from freshq.model.forks import fulfil
 from freshq.model.task import RunHandle, TaskStatus, changed, give_handle, keep_run
 from freshq.worker.report import Outcome
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Shortest time between two writes of the progress of a run, apart from renewals of its lease.
 PROGRESS_SECONDS: Final = 5.0
-# The system has no file descriptor, thread, memory or buffer left. It may have one again soon.
-SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
 
 
 class Phase(IntEnum):
@@ -367,28 +366,11 @@ class TaskRuns:
         return ended
 
 
-def is_shortage(error: BaseException | None) -> bool:
-    """Return whether the system lacked a resource, such as a thread or a file descriptor."""
-    if isinstance(error, OSError):
-        return error.errno in SHORTAGES
-    is_of_threads = isinstance(error, RuntimeError) and "start new thread" in str(error)
-    return is_of_threads or isinstance(error, MemoryError)
-
-
 def in_thread(name: str, function: Callable[[], T], ended: Future[T] | None = None) -> Future[T]:
     """Call a function in a new daemon thread, which does not keep the process alive if it never returns."""
     future = Future() if ended is None else ended
-
-    def call() -> None:
-        try:
-            result = function()
-        except BaseException as error:  # noqa: BLE001 - raised where the future is read
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
     try:
-        threading.Thread(target=call, name=name, daemon=True).start()
+        threading.Thread(target=partial(fulfil, future, function), name=name, daemon=True).start()
     except RuntimeError as error:  # the system has no thread left: tell the caller who waits for this one
         future.set_exception(error)
     return future

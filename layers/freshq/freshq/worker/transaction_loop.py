@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from freshq.errors import StoreError
+from freshq.errors import StoreError, is_shortage
 from freshq.model.answers import Busy, Reject, Retry, RunnerExit, UnknownKind, busy_of, ends_chain, error_text
 from freshq.model.task import RunHandle, TaskStatus, give_handle
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
-from freshq.worker.run import in_thread, is_shortage
+from freshq.worker.run import in_thread
 from freshq.worker.settle import noted_failure
 
 if TYPE_CHECKING:

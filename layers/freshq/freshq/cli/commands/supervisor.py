@@ -23,8 +23,9 @@ from freshq.cli.process import (
     ProcessStatus,
     Stage,
 )
+from freshq.errors import is_shortage
 from freshq.policy.retry import Backoff
-from freshq.worker.run import in_thread, is_shortage
+from freshq.worker.run import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

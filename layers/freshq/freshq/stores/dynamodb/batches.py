@@ -6,13 +6,15 @@ import logging
 import random
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from freshq.errors import FreshqError, Throttled, Unreachable
+from freshq.model.forks import drained, fulfil
 from freshq.stores.dynamodb.calls import (
     BATCH_RETRY,
     ConditionFailed,
@@ -24,7 +26,7 @@ from freshq.stores.dynamodb.calls import (
 from freshq.stores.dynamodb.schema import EXPRESSIONS_CACHED, KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from freshq.model.task import Task
@@ -33,9 +35,10 @@ if TYPE_CHECKING:
 
 _CLAUSE: Final = re.compile(r"(SET|REMOVE|ADD) (.*?)(?= (?:SET|REMOVE|ADD) |$)")
 _MARK: Final = re.compile(r"attribute_not_exists\(#(?P<missing>\w+)\)|#(?P<name>\w+)|(?P<value>:\w+)")
+A = TypeVar("A")
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-# Concurrent puts of one batch: a batch of 25 takes about four round trips.
+# Concurrent calls: a batch of 25 puts takes about four round trips.
 PUT_THREADS: Final = 8
 # Service quota of BatchExecuteStatement.
 BATCH_STATEMENTS: Final = 25
@@ -338,6 +341,27 @@ class Batches:
         )
 
 
+def each_in_threads(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
+    """Make calls in this thread and a few more, as many as the system has left; return the answers in order.
+
+    Raises:
+        Exception: The first exception of a call, once all have been made.
+    """
+    waiting = deque((each, Future[T]()) for each in arguments)
+    answers = [answer for _argument, answer in waiting]
+
+    def work() -> None:
+        for argument, answer in drained(waiting):
+            fulfil(answer, partial(call, argument))
+
+    with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-calls") as pool:
+        with suppress(RuntimeError):  # the system has no thread left
+            for _ in range(min(PUT_THREADS, len(answers)) - 1):
+                pool.submit(work)
+        work()
+    return [answer.result() for answer in answers]
+
+
 def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
     """Put tasks concurrently, tasks of the same id one after the other; return the answers in order.
 
@@ -370,8 +394,7 @@ def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
     if len(by_id) == 1:
         put_all(*by_id.values())
     else:
-        with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
-            list(pool.map(put_all, by_id.values()))  # raises the error of a put
+        each_in_threads(put_all, by_id.values())
     return [answers[index] for index in range(len(tasks))]
 
 

@@ -8,7 +8,6 @@ import time
 import uuid
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,7 +19,7 @@ from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.model.forks import new_lock
 from freshq.model.lifecycle import new_token
 from freshq.stores.clocks import ElapsedTime
-from freshq.stores.dynamodb.batches import PUT_THREADS
+from freshq.stores.dynamodb.batches import each_in_threads
 from freshq.stores.dynamodb.calls import InvalidUpdate
 from freshq.stores.dynamodb.items import CONTROL_PREFIX, has_record, level_name, milliseconds
 from freshq.stores.dynamodb.queries import due_entries, due_query, earliest_due, pages_of
@@ -439,8 +438,7 @@ class LineClosings:
 
         if len(lines) < MIN_LINES_FOR_THREADS:
             return list(filter(has_work, lines))
-        with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-lines") as pool:
-            return [line for line, works in zip(lines, pool.map(has_work, lines), strict=True) if works]
+        return [line for line, works in zip(lines, each_in_threads(has_work, lines), strict=True) if works]
 
 
 @dataclass(slots=True)
@@ -675,8 +673,7 @@ class LineRecords:
             if not outlasts(records.get(record_id(queue, line), {}), task.stale_at)
         ]
         if len(missing) > 1:
-            with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-lines") as pool:
-                list(pool.map(self._calls.put, missing))  # raises the error of a put
+            each_in_threads(self._calls.put, missing)
         elif missing:
             self._calls.put(missing[0])
         with self._lock:

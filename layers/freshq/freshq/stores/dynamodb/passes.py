@@ -73,12 +73,13 @@ class WorkerPasses:
             return
         ended = threading.Event()
         renewal = threading.Thread(target=self._renew, args=(slot_id, holder, ended), daemon=True)
-        renewal.start()
         try:
+            renewal.start()
             yield True
         finally:
             ended.set()
-            renewal.join()
+            if renewal.is_alive():
+                renewal.join()
             self._leave(slot_id, holder)
 
     def all_taken(self, slots: int = 1) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +20,7 @@ from freshq.model.lifecycle import new_token
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.stores.base import Conflict
 from freshq.stores.dynamodb.attached.attach import Attachment, attach_table, wanted_shape
-from freshq.stores.dynamodb.batches import PUT_THREADS
+from freshq.stores.dynamodb.batches import each_in_threads
 from freshq.stores.dynamodb.calls import (
     ConditionFailed,
     InvalidUpdate,
@@ -360,8 +359,7 @@ class AttachedDynamoDBStore(TableStore):
                 return False  # it was taken out or deleted in between
             return True
 
-        with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-purge") as pool:
-            return sum(pool.map(take_out, all_tasks(self.calls, queue)))
+        return sum(each_in_threads(take_out, all_tasks(self.calls, queue)))
 
     @override
     def delete(self, task: Task, guard: Guard) -> None:
