@@ -542,7 +542,18 @@ class TestLogs:
         records = [each for each in caplog.records if each.name == "isolated.application"]
         assert [each.getMessage() for each in records] == ["log of a", "failed"]
         assert vars(records[0])["place"] == "here"
+        assert {vars(each)["filtered"] for each in records} == {1}
         assert "ValueError: invalid literal" in (records[1].exc_text or "")
+
+    def test_a_filter_of_the_worker_alone_applies(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        logger = logging.getLogger("isolated.application")
+        monkeypatch.setattr(logger, "filters", [lambda record: record.msg != "failed", *logger.filters])
+        with caplog.at_level(logging.INFO, logger.name):
+            done(queue, "logs")
+        assert "log of a" in caplog.messages
+        assert "failed" not in caplog.messages
 
 
 class TestHandlers:

@@ -103,7 +103,6 @@ def unwound_by_signals() -> Iterator[None]:
 
     A signal that is ignored, as below `nohup`, or that something else handles, stays so.
     """
-
     ended: list[int] = []
 
     def unwind(number: int, _frame: object) -> None:

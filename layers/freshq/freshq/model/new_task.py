@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from freshq.errors import quoted
 from freshq.model.fields import MAX_ID_BYTES, QUEUE_KEY_PREFIX, RESERVED_ID_PREFIX
 from freshq.model.forks import new_lock
 from freshq.model.task import (
@@ -47,14 +48,15 @@ def _every_store_keeps_it(text: str, limit_bytes: int = MAX_GROUP_BYTES) -> str:
         msg = f"{len(text.encode())} bytes, at most {limit_bytes} are allowed; shorten it"
         raise ValueError(msg)
     if "\0" in text:  # PostgreSQL has no NUL
-        raise ValueError("must not contain the character NUL; leave it out")
+        msg = f"must not contain the character NUL; leave it out, got {quoted(text)}"
+        raise ValueError(msg)
     return text
 
 
 def _can_be_an_id(task_id: str) -> str:
     for prefix in (RESERVED_ID_PREFIX, QUEUE_KEY_PREFIX):
         if task_id.startswith(prefix):
-            msg = f"ids that begin with {prefix!r} are reserved; use another id"
+            msg = f"ids that begin with {prefix!r} are reserved; use another id, got {quoted(task_id)}"
             raise ValueError(msg)
     return _every_store_keeps_it(task_id, MAX_ID_BYTES)
 

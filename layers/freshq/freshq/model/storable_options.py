@@ -193,7 +193,7 @@ class QueueRules(StorableOptions):
     @classmethod
     def _parse_rule(cls, value: object, info: Any) -> object:
         if info.field_name == "backoff" and not isinstance(value, Backoff | str | dict):
-            msg = f"must be a freshq.Backoff or {AUTO!r}"
+            msg = f"must be a freshq.Backoff or {AUTO!r}, got {quoted(value)}"
             raise ValueError(msg)
         return _rule(info.field_name, value) if isinstance(value, str | dict) else value
 

@@ -85,7 +85,9 @@ def checked_trace_context(trace_context: str) -> str:
     """
     traceparent, _, tracestate = trace_context.partition(" ")
     if not TRACEPARENT.fullmatch(traceparent):
-        raise ValueError("must begin with a W3C traceparent, such as 00-<32 hex digits>-<16 hex digits>-01")
+        example = "00-<32 hex digits>-<16 hex digits>-01"
+        msg = f"must begin with a W3C traceparent, such as {example}, got {quoted(traceparent)}"
+        raise ValueError(msg)
     if len(tracestate) > MAX_TRACESTATE_BYTES or not (tracestate.isascii() and tracestate.isprintable()):
         msg = (
             f"the tracestate must be at most {MAX_TRACESTATE_BYTES} printable ASCII characters; leave it out"

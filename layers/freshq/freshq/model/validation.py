@@ -275,7 +275,6 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
         return f"{field}: unknown field; use one of {', '.join(model.model_fields)}"
     if problem.error_type == "value_error" and (not problem.path or problem.reason.startswith(f"{field}: ")):
         return problem.reason  # from a check that names the fields itself
-    is_quoted = problem.error_type == "value_error" and ", got " in problem.reason
-    shown = field not in ("payload", "input") and not is_quoted
+    shown = field not in ("payload", "input") and problem.error_type != "value_error"
     given = repr(error.errors(include_url=False)[0]["input"]) if shown else ""
     return f"{field}: {problem.reason}" + (f", got {given}" if 0 < len(given) <= MAX_QUOTED_CHARS else "")

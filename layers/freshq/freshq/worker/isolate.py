@@ -588,10 +588,7 @@ def _end_of(slot: _Slot, run: _Run) -> End:
         if isinstance(message, Report) and message.number == run.number:
             run.handles[message.place].reported = message.progress
         elif isinstance(message, LogLine):
-            record = logging.makeLogRecord(message.values)
-            logger = logging.getLogger(record.name)
-            if logger.isEnabledFor(record.levelno):
-                logger.handle(record)
+            message.handle()
 
 
 def _result(pickled: bytes) -> Any:

@@ -308,7 +308,7 @@ class LeaseLoop(WorkLoop):
         if any(run.ended is Outcome.RELEASED for run in ended):
             self._give_back_waiting("the downstream is busy", at_once=True)
         self._executor.free(ended_calls(ended))
-        return [run.ended for run in ended if run.ended is not None and not run.given_back]
+        return [run.ended for run in ended if run.ended is not None and not run.is_released]
 
     def _give_back_waiting(self, why: str, *, at_once: bool) -> None:
         """Release claimed tasks that have waited too long for a slot, or all that have not begun."""

@@ -100,7 +100,7 @@ class Performer:
         try:
             if isinstance(call, BatchRun):
                 self._perform_batch(call)
-            elif call.given_back:
+            elif call.is_released:
                 self._runs.end(call, Outcome.GIVEN_BACK)
             elif call.coroutine is None and self._start_coroutine(call):
                 return
@@ -147,7 +147,7 @@ class Performer:
             end = self._must_not_start(run)
             if run in lost or run.handle.lost is not None:
                 end = given_back(run.claim, "the lease was lost while the task waited for its batch")
-            if run.given_back:
+            if run.is_released:
                 self._runs.end(run, Outcome.GIVEN_BACK)
             elif end is None:
                 call.started.append(run)

@@ -108,7 +108,7 @@ class TaskRun:
         began: When its function began, or, until then, when it began to wait for a slot, by the monotonic
             clock.
         has_slot: Whether it occupies a slot of the executor.
-        given_back: Whether the worker released its task while it ran, and has counted it as given back; its
+        is_released: Whether the worker released its task while it ran, and has counted it as given back; its
             end no longer counts.
         batch: The call that it shares with other tasks; None if its function takes one task.
         patience: How long it waits for a slot, as a multiple of the usual time.
@@ -125,7 +125,7 @@ class TaskRun:
     coroutine: Future[Any] | None = None
     began: float = 0.0
     has_slot: bool = False
-    given_back: bool = False
+    is_released: bool = False
     batch: BatchRun | None = None
 
     def __post_init__(self) -> None:

@@ -277,7 +277,7 @@ class Completer:
 
     def settled(self, run: TaskRun, outcome: Outcome, *, run_seconds: float, error: str | None) -> None:
         """End a run whose claim was settled, or cannot be, and tell the observer."""
-        if not (run.given_back and outcome is Outcome.LEASE_LOST):  # the worker released it itself
+        if not (run.is_released and outcome is Outcome.LEASE_LOST):  # the worker released it itself
             self._feedback.settled(run.claim, outcome, run_seconds, error)
         self._runs.end(run, outcome)
 
@@ -321,7 +321,7 @@ class Completer:
         unanswered: list[PendingSettlement] = []
         for each, answer in zip(pending, self._answers(pending), strict=True):
             if isinstance(answer, Task | LeaseLost):
-                if isinstance(answer, LeaseLost) and not each.run.given_back:
+                if isinstance(answer, LeaseLost) and not each.run.is_released:
                     core_of(self._queue).limits.charge_apart(each.run.claim.task)
                 each.settled(each.end.outcome_for(answer))
             elif isinstance(answer, OUTAGES) or (isinstance(answer, StoreError) and len(pending) == 1):
@@ -395,11 +395,11 @@ class Completer:
             within_seconds: How long to wait for the store.
         """
         for run in runs:
-            run.given_back = True  # before the store knows: its end may come at any moment
+            run.is_released = True  # before the store knows: its end may come at any moment
         for run, answer in zip(runs, self._released(runs, within_seconds), strict=True):
             task = run.claim.task
-            run.given_back = not isinstance(answer, BaseException)
-            if run.given_back:
+            run.is_released = not isinstance(answer, BaseException)
+            if run.is_released:
                 self._feedback.given_back(run, why)
             elif not isinstance(answer, LeaseLost):  # LeaseLost: already settled or lost; nothing to report
                 message = "task %s stays TAKEN until its lease expires: %s"

@@ -165,9 +165,28 @@ class End(NamedTuple):
 
 
 class LogLine(NamedTuple):
-    """A log record, as the values of `logging.makeLogRecord`."""
+    """A log record.
+
+    Attributes:
+        values: The values of `logging.makeLogRecord`.
+        filters: The types or functions of the filters that its logger has in the process of the run.
+    """
 
     values: dict[str, Any]
+    filters: list[str]
+
+    def handle(self) -> None:
+        """Have the loggers of this process handle the record, without the filters that it has passed."""
+        record = logging.makeLogRecord(self.values)
+        logger = logging.getLogger(record.name)
+        passed, left = self.filters.copy(), logging.Filterer()
+        for each in logger.filters:
+            if _filter_name(each) in passed:
+                passed.remove(_filter_name(each))
+            else:
+                left.addFilter(each)
+        if logger.isEnabledFor(record.levelno) and (kept := left.filter(record)):
+            logger.callHandlers(kept if isinstance(kept, logging.LogRecord) else record)
 
 
 class ToldToEnd(BaseException):
@@ -203,9 +222,14 @@ class Forwarding(logging.Handler):
             except Exception:  # noqa: BLE001 - an extra field of the application
                 values = {name: _plain(value) for name, value in values.items()}
             with suppress(OSError):  # the worker has ended
-                self._send(LogLine(values))
+                self._send(LogLine(values, [*map(_filter_name, logging.getLogger(record.name).filters)]))
         except Exception:  # noqa: BLE001 - as every handler of logging
             self.handleError(record)
+
+
+def _filter_name(given: object) -> str:
+    named = given if hasattr(given, "__qualname__") else type(given)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _plain(value: object) -> object:
