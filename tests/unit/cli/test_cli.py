@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
+from freshq.cli.command import of_system
 from freshq.cli.main import app
 from tests.support.readings import known
 
@@ -156,3 +158,19 @@ with errors.unwound_by_signals():
 
 def test_an_error_that_cannot_be_printed_changes_no_status() -> None:
     assert script("errors.print_error('lost'); sys.exit(3)", after="2>/dev/full").returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (RuntimeError("can't start new thread"), "can't start new thread"),
+        (MemoryError(), "the system has no memory left"),
+    ],
+)
+def test_a_shortage_of_the_system_is_one_line(
+    error: BaseException, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert of_system(cast("Any", error)) == 3
+    assert capsys.readouterr().err == f"freshq: {shown}\n"
+    with pytest.raises(RuntimeError, match="a fault"):
+        of_system(RuntimeError("a fault"))

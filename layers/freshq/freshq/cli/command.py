@@ -246,11 +246,16 @@ class OneLineErrors(Group):
         except OutputLost as error:
             return not_printed(error)
         except (OSError, RuntimeError, MemoryError) as error:
-            if not isinstance(error, OSError) and not is_shortage(error):
-                raise
-            print_error(str(error) or "the system has no memory left")
-            return ExitStatus.UNREACHABLE
+            return of_system(error)
         return status if isinstance(status, int) else 0
+
+
+def of_system(error: OSError | RuntimeError | MemoryError) -> int:
+    """Report an error of the system, and return its status; raise others."""
+    if not isinstance(error, OSError) and not is_shortage(error):
+        raise error
+    print_error(str(error) or "the system has no memory left")
+    return ExitStatus.UNREACHABLE
 
 
 def flushed(status: int, output: CheckedOutput) -> int:
