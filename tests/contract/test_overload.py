@@ -14,6 +14,7 @@ from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.pressure import AdmissionLimit
 from freshq.policy.rules import CodelRule
 from freshq.policy.shedding import MAX_SHED_BEHIND
+from freshq.queue.claim import Search
 from freshq.queue.core import core_of
 from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 from tests.conftest import StoreUnderTest
@@ -232,15 +233,15 @@ class TestReserve:
         self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue = queue_of(store, order="fifo", reserve=10)
-        found, claim = core_of(queue).store, core_of(queue).store.claim
+        found, run = core_of(queue).store, Search.run
 
-        def claim_before_a_put(search: Any) -> Any:
-            tasks = claim(search)
+        def claim_before_a_put(search: Search, taken_from: Any) -> Any:
+            tasks = run(search, taken_from)
             store.queue().put("other")
             return tasks
 
         put(queue, store, "first")
-        monkeypatch.setattr(found, "claim", claim_before_a_put)
+        monkeypatch.setattr(Search, "run", claim_before_a_put)
         assert claimed(queue, 2) == ["first"]
         assert found.read_record(queue.name, "reserve-spans") is None
         store.clock.advance(DEADLINE_SECONDS - 5)

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from freshq import Claim, Queue, StoreError, Task, TaskStatus, Worker
+from freshq.queue.claim import Search
 from freshq.queue.core import core_of
 from freshq.queue.polling import Fetcher
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Due, Store
 from freshq.stores.dynamodb import queries
-from freshq.stores.lines import Search
 from tests.conftest import Clock, StoreUnderTest
 from tests.support.counting import counted_calls
 from tests.support.readings import known
@@ -33,20 +33,20 @@ class TickingClock:
         return self._clock.now
 
 
-def after_first_claim(store: Store, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Act between the first take of a store and its answer."""
-    original = store.claim
+def after_first_claim(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Act when the first claim has taken its tasks."""
+    original = Search.run
     acted = False
 
-    def claim(search: Search) -> list[Task]:
+    def run(search: Search, store: Store) -> list[Task]:
         nonlocal acted
-        tasks = original(search)
+        tasks = original(search, store)
         if not acted:
             acted = True
             act()
         return tasks
 
-    monkeypatch.setattr(store, "claim", claim)
+    monkeypatch.setattr(Search, "run", run)
 
 
 def slow_extensions(
@@ -84,7 +84,7 @@ class TestFreshLeases:
     ) -> None:
         queue = store.queue(lease_seconds=LEASE_SECONDS)
         queue.put_many([{"payload": number} for number in range(3)])
-        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        after_first_claim(monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
         claims = queue.claim(3)
         assert [claim.lease_until - store.clock.now for claim in claims] == [LEASE_SECONDS] * 3
         store.clock.advance(LEASE_SECONDS * 0.8)
@@ -104,7 +104,7 @@ class TestFreshLeases:
     ) -> None:
         queue = store.queue(clock=TickingClock(store.clock, 1.9), lease_seconds=LEASE_SECONDS)
         queue.put("work")
-        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        after_first_claim(monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
         (claim,) = queue.claim()
         assert claim.lease_until >= store.clock.now + MIN_LEFT_SECONDS
 
@@ -115,7 +115,7 @@ class TestFreshLeases:
         queue.put("stale", max_age_seconds=1)
         queue.put("live")
         slow_extensions(queue, store, monkeypatch, [LEASE_SECONDS * 0.2])
-        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(1))
+        after_first_claim(monkeypatch, lambda: store.clock.advance(1))
         (claim,) = queue.claim(2)
         assert claim.task.payload == "live"
         assert claim.lease_until >= store.clock.now + MIN_LEFT_SECONDS
@@ -131,7 +131,7 @@ class TestFreshLeases:
             store.clock.advance(LEASE_SECONDS + 1)
             claimed_elsewhere.extend(other.claim())
 
-        after_first_claim(core_of(queue).store, monkeypatch, lose)
+        after_first_claim(monkeypatch, lose)
         assert queue.claim(2) == []
         assert [claim.task.payload for claim in claimed_elsewhere] == ["second"]
         (claim,) = queue.claim(2)
@@ -142,7 +142,7 @@ class TestFreshLeases:
     ) -> None:
         queue = store.queue(lease_seconds=LEASE_SECONDS)
         queue.put("work")
-        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        after_first_claim(monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
 
         def no_answer(_changes: Any) -> None:
             raise StoreError("no answer")
@@ -159,7 +159,7 @@ class TestFreshLeases:
     ) -> None:
         queue = store.queue(lease_seconds=LEASE_SECONDS)
         queue.put("work")
-        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        after_first_claim(monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
         with monkeypatch.context() as patched:
             slow_extensions(queue, store, patched)
             assert queue.claim() == []
@@ -172,14 +172,14 @@ class TestFreshLeases:
         queue = store.queue(lease_seconds=LEASE_SECONDS)
         queue.put("work")
         slow_extensions(queue, store, monkeypatch)
-        original = core_of(queue).store.claim
+        original = Search.run
 
-        def slow_claim(search: Search) -> list[Task]:
-            tasks = original(search)
+        def slow_claim(search: Search, taken_from: Store) -> list[Task]:
+            tasks = original(search, taken_from)
             store.clock.advance(7)
             return tasks
 
-        monkeypatch.setattr(core_of(queue).store, "claim", slow_claim)
+        monkeypatch.setattr(Search, "run", slow_claim)
         assert queue.claim() == []
         (warning,) = caplog.messages
         # Seven seconds, two extensions and a release of 48 s each.
@@ -209,7 +209,7 @@ class TestDeadlines:
         store.clock.advance(58)
         queue.put("own", task_id="own", max_age_seconds=1)
         queue.put("live", task_id="live")
-        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(2))
+        after_first_claim(monkeypatch, lambda: store.clock.advance(2))
         claims = queue.claim(3, wait_seconds=wait_seconds)
         assert [claim.task.task_id for claim in claims] == ["live"]
         for task_id in ("old", "own"):
@@ -235,7 +235,7 @@ class TestDeadlines:
             return slow(changes)
 
         monkeypatch.setattr(core_of(queue).store, "replace_many", replace_many)
-        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(1))
+        after_first_claim(monkeypatch, lambda: store.clock.advance(1))
         assert queue.claim(2) == []
         assert queue.stats().shed == 2
 
@@ -244,7 +244,7 @@ class TestDeadlines:
     ) -> None:
         queue = store.queue(lease_seconds=LEASE_SECONDS)
         queue.put("work", max_age_seconds=1)
-        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(1))
+        after_first_claim(monkeypatch, lambda: store.clock.advance(1))
 
         def no_answer(_changes: Any) -> None:
             raise StoreError("no answer")

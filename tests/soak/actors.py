@@ -46,15 +46,14 @@ class Watch:
 
     def note_answers(self, queue: Queue | AttachedQueue) -> None:
         """Note when the store of a queue answers a claim."""
-        store: Any = core_of(queue).store
-        claim = store.claim
+        schedulers: Any = core_of(queue).schedulers
+        claimed = schedulers.claimed
 
-        def noted(search: Any) -> Any:
-            answer = claim(search)
+        def noted(tasks: Any) -> None:
             self._answered = time.time()
-            return answer
+            claimed(tasks)
 
-        store.claim = noted
+        schedulers.claimed = noted
 
     @property
     def checked(self) -> float | None:

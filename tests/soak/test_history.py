@@ -11,6 +11,7 @@ from freshq import Queue, Task, TaskStatus
 from freshq.queue import filters
 from freshq.queue.core import core_of
 from freshq.stores.base import Guard
+from freshq.stores.lines import Choice, ClaimRequest
 from freshq.stores.memory import MemoryStore
 from tests.soak.actors import Actor, Watch
 from tests.soak.history import (
@@ -268,23 +269,23 @@ class Forgetful(MemoryStore):
 class Generous(MemoryStore):
     """A store that gives away held tasks."""
 
-    def claim(self, search: Any) -> list[Task]:
-        for task in list(self.scan(search.request.queue)):
+    def paused(self, queue: str) -> bool:  # the first call of a claim
+        for task in list(self.scan(queue)):
             if task.status is TaskStatus.TAKEN:
                 super().replace(make_pending(task), Guard(TaskStatus.TAKEN, request_token=task.request_token))
-        return super().claim(search)
+        return super().paused(queue)
 
 
 class Stingy(MemoryStore):
     """A store that gives half-expired leases."""
 
-    def claim(self, search: Any) -> list[Task]:
-        half_seconds = search.request.lease_seconds / 2
+    def take(self, request: ClaimRequest, choice: Choice) -> list[Task]:
+        half_seconds = request.lease_seconds / 2
         return [
             super(Stingy, self).replace(
                 replace(task, lease_until=(task.lease_until or 0.0) - half_seconds), Guard(TaskStatus.TAKEN)
             )
-            for task in super().claim(search)
+            for task in super().take(request, choice)
         ]
 
 

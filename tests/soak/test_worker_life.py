@@ -19,7 +19,6 @@ from freshq import Busy, Handlers, Queue, Reject, Retry, Task, TaskStatus, Worke
 from freshq.errors import FreshqError, Unreachable
 from freshq.policy.retry import Backoff
 from freshq.stores.base import Guard
-from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import RunReport
 from freshq.worker import executor, loop, settle
@@ -47,9 +46,9 @@ class Wild(MemoryStore):
         if self._rng.random() < self.failing:
             raise Unreachable("no answer")
 
-    def claim(self, search: Search) -> list[Task]:
+    def paused(self, queue: str) -> bool:  # the first call of a claim
         self._call()
-        return super().claim(search)
+        return super().paused(queue)
 
     def settle_many(self, settled: Sequence[tuple[Task, str]]) -> list[Task | FreshqError]:
         answers = super().settle_many(settled)

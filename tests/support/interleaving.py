@@ -491,6 +491,7 @@ class InMemory(_World):
     def __init__(self, run: Interleaving) -> None:
         super().__init__(run)
         check, check_resource = run.check, run.check_resource
+        run.keeps_ended = False  # a claim slower than its lease may take its task again
 
         class Audited(MemoryStore):
             def _store(self, task: Task) -> None:

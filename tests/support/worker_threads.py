@@ -13,7 +13,6 @@ from freshq import Claim, Queue, Task, Worker
 from freshq.errors import Unreachable
 from freshq.policy.order import OrderSwitch
 from freshq.stores.base import Guard
-from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome, RunReport
 from freshq.worker.background import LeaseRenewal
@@ -172,12 +171,10 @@ class SlowClaims(MemoryStore):
         super().__init__()
         self.waits, self.answer = threading.Event(), threading.Event()
 
-    def claim(self, search: Search) -> list[Task]:
-        tasks = super().claim(search)
-        if not tasks:
-            self.waits.set()
-            assert self.answer.wait(PATIENCE_SECONDS)
-        return tasks
+    def searches_again(self, queue: str) -> bool:  # the last call of an empty claim
+        self.waits.set()
+        assert self.answer.wait(PATIENCE_SECONDS)
+        return super().searches_again(queue)
 
 
 class FailingStore(MemoryStore):
@@ -188,11 +185,11 @@ class FailingStore(MemoryStore):
         self.claims_that_fail = claims_that_fail
         self.changes_that_fail = changes_that_fail
 
-    def claim(self, search: Search) -> list[Task]:
+    def paused(self, queue: str) -> bool:  # the first call of a claim
         if self.claims_that_fail:
             self.claims_that_fail -= 1
             raise Unreachable("no answer")
-        return super().claim(search)
+        return super().paused(queue)
 
     def replace(self, task: Task, guard: Guard) -> Task:
         is_of_sweep = guard.request_token is not None and task.lease_token is None
@@ -216,9 +213,9 @@ class Outage(MemoryStore):
             self.refused[call] += 1
             raise Unreachable("no answer")
 
-    def claim(self, search: Search) -> list[Task]:
+    def paused(self, queue: str) -> bool:  # the first call of a claim
         self._answer("claim")
-        return super().claim(search)
+        return super().paused(queue)
 
     def replace(self, task: Task, guard: Guard) -> Task:
         if self.down.is_set():

@@ -19,7 +19,7 @@ from freshq.queue.admin import Admin
 from freshq.queue.attached import AttachedStore, Records
 from freshq.queue.core import core_of
 from freshq.stores.dynamodb.batches import each_in_threads
-from freshq.stores.lines import Search
+from freshq.stores.lines import Choice, ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.stores.threads import Threads
 from freshq.testing import FaultyStore
@@ -47,10 +47,10 @@ class HeldStore(MemoryStore):
         self.claiming = threading.Event()
         self.may_go_on = threading.Event()
 
-    def claim(self, search: Search) -> list[Task]:
+    def take(self, request: ClaimRequest, choice: Choice) -> list[Task]:
         self.claiming.set()
         assert self.may_go_on.wait(PATIENCE_SECONDS)
-        return super().claim(search)
+        return super().take(request, choice)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from freshq import Queue, Settlement
-from freshq.queue.core import core_of
+from freshq.queue.core import claim_request, core_of
 from freshq.queue.polling import Fetcher
 from freshq.queue.upkeep import RELY_SECONDS
+from freshq.stores.base import Conflict, Guard
+from freshq.stores.lines import Choice
 from tests.conftest import Clock
 
 
@@ -127,3 +129,18 @@ def test_a_due_time_that_has_passed_is_read_again(queue: Queue, clock: Clock, re
         assert look(queue, fetcher) == 1
         assert reads["next_due"] == 2
         assert fetcher.left_seconds > 0  # otherwise it would claim in a loop
+
+
+def test_a_sweep_does_not_end_the_new_lease_of_a_claim_that_took_its_task_twice(
+    queue: Queue, clock: Clock
+) -> None:
+    queue.put("work", task_id="a")
+    core = core_of(queue)
+    request, choice = claim_request(core, 1, lease_seconds=10), Choice({"0": 1}, newest_first=True, limit=1)
+    (lost,) = core.store.take(request, choice)
+    clock.advance(11)
+    queue.admin.recover()
+    (held,) = core.store.take(request, choice)
+    with pytest.raises(Conflict):  # of a sweep that read the lost lease
+        core.store.replace(core.lifecycle.recovered(lost, clock.now), Guard.unchanged(lost))
+    assert core.store.get("a") == held

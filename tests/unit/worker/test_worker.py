@@ -17,7 +17,6 @@ from freshq.policy.limits import MAX_PREFETCHED, ConcurrencyLimit, RetryBudget, 
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
 from freshq.queue.shared.limits import SharedSlots
-from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome, RunReport
 from freshq.worker import loop, settle
@@ -138,9 +137,9 @@ class TestSlots:
         class Counted(MemoryStore):
             claims = 0
 
-            def claim(self, search: Search) -> list[Task]:
+            def searches_again(self, queue: str) -> bool:  # the last call of an empty claim
                 self.claims += 1
-                return super().claim(search)
+                return super().searches_again(queue)
 
         store = Counted()
         bucket = SharedBucket(rate_per_second=10, burst=10, block=5)
@@ -216,14 +215,13 @@ class TestEnd:
         class Slow(MemoryStore):
             claims = 0
 
-            def claim(self, search: Search) -> list[Task]:
-                tasks = super().claim(search)
+            def searches_again(self, name: str) -> bool:  # the last call of an empty claim
                 self.claims += 1
                 if self.claims == 1:
                     queue.put("late")
                     now[0] += 10
                 now[0] += 1
-                return tasks
+                return super().searches_again(name)
 
         queue = Queue(Slow())
         monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))

@@ -7,7 +7,7 @@ import pytest
 
 from freshq import Claim, LeaseLost, Queue, Task, Worker
 from freshq.model.task import handle_of
-from freshq.stores.lines import Search
+from freshq.stores.lines import Choice, ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome
 from freshq.worker import background, loop
@@ -234,8 +234,8 @@ class Stalling(MemoryStore):
         super().__init__()
         self._clock, self.stalls = clock, 1
 
-    def claim(self, search: Search) -> list[Task]:
-        tasks = super().claim(search)
+    def take(self, request: ClaimRequest, choice: Choice) -> list[Task]:
+        tasks = super().take(request, choice)
         if tasks and self.stalls:
             self.stalls -= 1
             self._clock.advance(4)

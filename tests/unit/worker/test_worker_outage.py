@@ -14,7 +14,6 @@ from freshq import Queue, StoreError, Task, Worker
 from freshq.errors import DamagedTask, Unreachable
 from freshq.policy.retry import Backoff
 from freshq.stores.base import Guard
-from freshq.stores.lines import Search
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome
 from freshq.worker import background, settle
@@ -253,9 +252,9 @@ class Blackhole(MemoryStore):
         self.silent, self.back, self.asked = threading.Event(), threading.Event(), threading.Event()
         self.fails = False
 
-    def claim(self, search: Search) -> list[Task]:
+    def paused(self, queue: str) -> bool:  # the first call of a claim
         self._hang()
-        return super().claim(search)
+        return super().paused(queue)
 
     def close(self) -> None:
         if self.fails:

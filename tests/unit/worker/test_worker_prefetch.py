@@ -166,17 +166,17 @@ def test_their_leases_are_extended_and_stale_ones_are_not_started_but_counted_as
 @pytest.mark.usefixtures("soon")
 def test_they_return_after_an_outage(queue: Queue, store: Outage) -> None:
     put(queue)
-    claim = store.claim
+    take = store.take
 
-    def claim_and_go_down(search: Any) -> list[Task]:
-        tasks = claim(search)
+    def take_and_go_down(request: Any, choice: Any) -> list[Task]:
+        tasks = take(request, choice)
         store.down.set()
         return tasks
 
-    store.claim = claim_and_go_down  # type: ignore[method-assign]
+    store.take = take_and_go_down  # type: ignore[method-assign]
     with Blocking(queue) as work:
         wait_until(lambda: store.unchanged >= {"b", "c", "d"})
-        store.claim = claim  # type: ignore[method-assign]
+        store.take = take  # type: ignore[method-assign]
         store.down.clear()
         wait_until(lambda: queue.stats().pending == 3)
         assert (work.started, attempts(queue)) == (["a"], [1, 0, 0, 0])

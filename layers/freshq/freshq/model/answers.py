@@ -110,14 +110,8 @@ class Claims(list[Claim]):
         (0, False)
     """
 
-    __slots__ = ("more", "room_in_seconds")
-
-    def __init__(
-        self, claims: Iterable[Claim] = (), *, more: bool = False, room_in_seconds: float = inf
-    ) -> None:
-        super().__init__(claims)
-        self.more = more
-        self.room_in_seconds = room_in_seconds
+    more: bool = False
+    room_in_seconds: float = inf
 
 
 class DeadLetterCounts(NamedTuple):

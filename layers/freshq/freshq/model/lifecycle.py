@@ -466,7 +466,7 @@ def _first_due(new: NewTask, now: float, where: str) -> float | None:
     return None if new.at == now else round(new.at, 6)
 
 
-def claimed(task: Task, moment: ClaimMoment, token: str) -> Task:
+def claimed(task: Task, moment: ClaimMoment, token: str, version: str) -> Task:
     """Return a waiting task as held under a lease.
 
     Every store claims by it, or by a statement that makes the same changes.
@@ -474,7 +474,10 @@ def claimed(task: Task, moment: ClaimMoment, token: str) -> Task:
     Args:
         task: The task.
         moment: The times of the write that claims it.
-        token: Proves who holds it, and identifies the write.
+        token: Proves who holds it.
+        version: Identifies the write. A claim slower than its lease may take a task that a sweep has
+            recovered in between, again under its token. Another sweep that read the lost lease must not
+            mistake the new one for it.
     """
     return changed(
         task,
@@ -484,7 +487,7 @@ def claimed(task: Task, moment: ClaimMoment, token: str) -> Task:
         lease_token=token,
         lease_until=moment.lease_until,
         expires=moment.expires,
-        request_token=token,
+        request_token=version,
         first_claim_at=moment.now if task.first_claim_at is None else task.first_claim_at,
         last_claim_at=moment.now,
     )

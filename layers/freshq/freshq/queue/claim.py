@@ -149,8 +149,8 @@ class Search:
             take = self._take_each
         elif request.groups.has_limits or store.locks_to_take or request.plan is not None:
             take = self._take_locked
-        elif (known := self._known()) is not None:
-            request.saw_no_line = self._takes_all(*known)
+        else:
+            request.saw_no_line = self._takes_all_known()
             if request.saw_no_line:
                 return self._taken
         if self._missing:
@@ -159,25 +159,24 @@ class Search:
                 self._look(take)
         return self._taken
 
-    def _known(self) -> tuple[Level, Mapping[Group, int]] | None:
-        """Return known lines to ask; None if the claim must look for lines first.
+    def _takes_all_known(self) -> bool:
+        """Take tasks of known lines; return whether these, and so the queue, have no more.
 
         A check of a line's order needs a look: a known line may be empty by now, or not have its turn.
         """
         request = self.request
         known = self._book.choose(request.limit)
-        if known is not None and request.orders.constant is None:
-            level, asked = known
+        if known is None:
+            return False
+        level, asked = known
+        orders_switch = request.orders.constant is None
+        if orders_switch:
             lines = (parse_line(key) for group in asked for key in level.keys[group])
             if request.orders.any_due(lines, request.clock()):
-                return None
-        return known
-
-    def _takes_all(self, level: Level, asked: Mapping[Group, int]) -> bool:
-        """Take tasks of known lines; return whether these, and so the queue, have no more."""
-        found, request = self._take(level, asked), self.request
+                return False
+        found = self._take(level, asked)
         # An order that switches takes by several calls.
-        if not self._missing or request.orders.constant is None:
+        if not self._missing or orders_switch:
             return False
         return self._book.has_no_more(level, asked, found, request.clock())
 
@@ -506,13 +505,14 @@ class Claiming(Verbs):
         request = claim_request(core, limit, lease_seconds, longest_wait_seconds)
         if request.groups.has_limits:
             core.limits.prepare(request)
-        tasks = core.store.claim(Search(core.book, core.open_lines, request))
+        tasks = Search(core.book, core.open_lines, request).run(core.store)
         core.schedulers.claimed(tasks)
         if request.plan is not None:
             core.service.claimed(tasks, core.now(), lease_seconds)
         if request.reserve_seconds:
             note_skipped(core, request, short=len(tasks) < limit)
-        claims = [Claim.of(task) for task in tasks]
+        claims = Claims([Claim.of(task) for task in tasks])
         if request.room is not None:  # the store does not count what runs
-            claims = within_limits(core, request, request.room, claims)
-        return Claims(claims, more=request.search_incomplete, room_in_seconds=request.room_in_seconds)
+            claims[:] = within_limits(core, request, request.room, claims)
+        claims.more, claims.room_in_seconds = request.search_incomplete, request.room_in_seconds
+        return claims

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         ClaimRequest,
         LimitedLines,
         LineReader,
-        Search,
         Stored,
         WaitingReader,
     )
@@ -552,10 +551,6 @@ class Lines(Protocol):
 
     locks_to_take: bool = False
     takes_each: bool = False
-
-    def claim(self, search: Search) -> list[Task]:
-        """Have the search of a claim take up to `limit` tasks; return them, best first."""
-        return search.run(self)
 
     def line_reader(self, queue: str) -> LineReader:
         """Return the reader of a queue's lines for claims."""

@@ -115,19 +115,6 @@ class Choice(NamedTuple):
     unless: tuple[Range, ...] = ()
 
 
-class Search(Protocol):
-    """Searches the lines of a store for the tasks of a claim.
-
-    Attributes:
-        request: The claim.
-    """
-
-    request: ClaimRequest
-
-    def run(self, store: Any) -> list[Task]:
-        """Take tasks from the lines of a store; return them, best first."""
-
-
 class LineOrders:
     """Which end of each line is served, under one order for all lines.
 

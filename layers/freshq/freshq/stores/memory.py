@@ -738,7 +738,8 @@ class MemoryLines(MemoryPart):
 
     def taken(self, tasks: Sequence[Task], moment: ClaimMoment, token: str) -> list[Task]:
         """Store tasks as claimed under a token, and return them with payloads that the caller may change."""
-        taken = [claimed(task, moment, token) for task in tasks]
+        version = new_token()
+        taken = [claimed(task, moment, token, version) for task in tasks]
         for task in taken:
             self._store(task)
         return list(map(copied, taken))

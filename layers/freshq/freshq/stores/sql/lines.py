@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -160,11 +159,11 @@ class SqlReader(LimitedLines, SqlWaiting):
         if not chosen or self._request is None:
             return []
         listed = {"of_ids": [each.task.task_id for each in chosen]}
-        version = new_token()  # as in `SqlLines.take`: a repetition, too, may take a recovered task again
+        version = new_token()
         taken = listed | taken_parameters(self._request, moment) | {"version": version}
         self._execute("take", taken)
         token = self._request.token
-        tasks = [replace(claimed(each.task, moment, token), request_token=version) for each in chosen]
+        tasks = [claimed(each.task, moment, token, version) for each in chosen]
         return [Stored(task, each.problem) for task, each in zip(tasks, chosen, strict=True)]
 
     def keep_others_out(self) -> None:
@@ -247,9 +246,7 @@ class SqlLines(SqlCounts):
         name, which = self._which(request, choice)
         parameters = {
             **taken_parameters(request, request.moment()),
-            # A claim slower than its lease may take a task that a sweep has recovered in between, again under
-            # its lease token. Another sweep that read the lost lease must not mistake the new one for it.
-            "version": new_token(),
+            "version": new_token(),  # as in `claimed`
             **which,
             "looked": choice.limit + max(MIN_LOOKED_ROWS, LOOKED_ROWS // len(lines)),
             "at_most": min(choice.limit, sum(lines.values())),

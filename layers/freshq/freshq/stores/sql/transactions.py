@@ -19,7 +19,7 @@ from freshq.errors import LeaseLost, RefusedError, StoreError, Throttled, Unreac
 from freshq.model.answers import Busy, Reject, Retry, ends_chain, error_text, raised_in_run, traceback_text
 from freshq.model.checks import checked_error
 from freshq.model.codec import encoded
-from freshq.model.lifecycle import claimed
+from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import RunHandle, TaskStatus, handle_of, keep_clock
 from freshq.model.validation import result_and_text
 from freshq.stores.base import Conflict, Guard, LentConnection, Transactions
@@ -192,7 +192,7 @@ class SqlTransactions(Transactions):
                 moment = request.moment()
                 if not is_in_time(each.task, moment):
                     continue
-                taken = claimed(each.task, moment, request.token)
+                taken = claimed(each.task, moment, request.token, new_token())
                 if each.problem is not None:
                     changed: Task | None = as_dead_letter(taken, each.problem, context.now())
                 else:
