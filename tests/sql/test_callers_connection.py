@@ -57,7 +57,11 @@ def run(postgres: Postgres, program: Callable[[AsyncQueue], Any], **options: Any
     asyncio.run(bounded())
 
 
-@pytest.mark.parametrize("opening", [AsyncEngine.begin, session])
+def mapped(engine: AsyncEngine) -> Any:
+    return engine.execution_options(schema_translate_map={None: "elsewhere"}).begin()
+
+
+@pytest.mark.parametrize("opening", [AsyncEngine.begin, session, mapped])
 @pytest.mark.parametrize("options", [{}, {"backlog": BacklogLimit(9)}])
 def test_a_coroutines_transaction_takes_a_task(
     postgres_server: Postgres, apart: AsyncEngine, opening: Opening, options: dict[str, Any]
@@ -150,6 +154,42 @@ def test_sessions(engine: sa.Engine, opened: Callable[[sa.Engine], orm.Session])
         getattr(session, end)()
         session.close()
         assert total(queue) == (end == "commit")
+
+
+@pytest.mark.parametrize("opened", [sa.Connection, orm.Session])
+@pytest.mark.parametrize(
+    "options", [{"schema_translate_map": {None: "elsewhere"}}, {"stream_results": True}, {"yield_per": 1}]
+)
+def test_options_of_the_callers_statements_are_not_the_queues(
+    engine: sa.Engine, opened: Callable[[sa.Engine], Any], options: dict[str, Any]
+) -> None:
+    queue = Queue(SqlStore(engine), backlog=BacklogLimit(9))
+    callers = sa.create_engine(engine.url, poolclass=sa.NullPool, execution_options=options)
+    with opened(callers) as connection:
+        for on_conflict in (None, "update"):
+            queue.put("work", task_id="a", on_conflict=on_conflict, connection=connection)
+            queue.put_many([{"payload": 1}, {"payload": 2}], connection=connection)
+        connection.commit()
+        kept = connection if opened is sa.Connection else connection.connection()
+        assert {name: kept.get_execution_options()[name] for name in options} == options
+    assert total(queue) == 5
+
+
+class Routed(orm.Session):
+    """Reads from one database, and writes to another."""
+
+    def get_bind(self, *_given: Any, clause: Any = None, **_options: Any) -> Any:
+        return self.info["writer" if isinstance(clause, sa.Update | sa.Delete) else "reader"]
+
+
+def test_a_session_that_chooses_its_connection_by_the_statement(engine: sa.Engine, tmp_path: Path) -> None:
+    queue = Queue(SqlStore(engine))
+    reader = sa.create_engine(f"sqlite:///{tmp_path / 'copy.db'}")
+    writer = sa.create_engine(engine.url, poolclass=sa.NullPool)
+    with Routed(info={"reader": reader, "writer": writer}) as session:
+        queue.put("work", task_id="a", connection=session)
+        session.commit()
+    assert total(queue) == 1
 
 
 def goes_with(raw: Any, queue: Queue) -> None:

@@ -157,7 +157,7 @@ def session(engine: sa.Engine) -> Iterator[Any]:
 @contextmanager
 def translated(engine: sa.Engine) -> Iterator[Any]:
     with plain(engine) as connection:
-        yield connection.execution_options(schema_translate_map={None: "public"})
+        yield connection.execution_options(schema_translate_map={None: "elsewhere"})
 
 
 @pytest.mark.parametrize("opened", [connected, plain, of_driver, session, translated])

@@ -214,8 +214,9 @@ class TestTransaction:
         [
             sa.Connection.begin_nested,
             lambda connection: connection.execution_options(schema_translate_map={None: "elsewhere"}),
+            lambda connection: connection.execution_options(stream_results=True),
         ],
-        ids=["a savepoint", "a map of schemas"],
+        ids=["a savepoint", "a map of schemas", "streams"],
     )
     def test_what_a_block_leaves_behind_is_no_failure(
         self, queue: Queue, effects: sa.Engine, leave: Callable[[sa.Connection], object]
@@ -225,7 +226,8 @@ class TestTransaction:
             assert work is not None
             write(work.connection, "before")
             leave(work.connection)
-            work.connection.execute(sa.text("INSERT INTO effects VALUES ('within')"))
+            within = sa.text("INSERT INTO effects VALUES ('within')")
+            work.connection.execute(within, execution_options={"stream_results": False})
         assert known(queue, "a").status is TaskStatus.SUCCESS
         assert written(effects) == ["before", "within"]
 

@@ -105,21 +105,14 @@ class Copy:
                 copy.write_row(row)
         return cursor.rowcount
 
-    def write_in(self, connection: Any, insert: sa.Executable) -> bool:
-        """Write the rows in the transaction of a caller; return False, having written none, if it cannot.
-
-        Args:
-            connection: The Connection or Session of SQLAlchemy.
-            insert: A statement on the same table, by which a Session chooses its connection.
-        """
-        if not hasattr(connection, "exec_driver_sql"):
-            connection = connection.connection(bind_arguments={"clause": insert})
-        dialect, options = connection.dialect, connection.get_execution_options()
-        if dialect.driver != "psycopg" or dialect.is_async or options.get("schema_translate_map"):
+    def write_in(self, connection: sa.Connection) -> bool:
+        """Write the rows in the transaction of a caller; return False, having written none, if it cannot."""
+        if connection.dialect.driver != "psycopg" or connection.dialect.is_async:
             return False
         if not connection.in_transaction():
             connection.begin()  # as its first statement does
-        with connection.connection.cursor(row_factory=tuple_row) as cursor:
+        driver: Any = connection.connection
+        with driver.cursor(row_factory=tuple_row) as cursor:
             return self.write(cursor) is not None
 
 

@@ -317,7 +317,7 @@ class SqlTasks(SqlPart):
         """Copy new tasks in the transaction of a caller; return False if they must be inserted."""
         if not self._can_copy(tasks):
             return False
-        copied = self.put_sql.copy_of(tasks).write_in(connection, self.put_sql.put)
+        copied = self.put_sql.copy_of(tasks).write_in(connection)
         if copied:
             self.horizon.entered(tasks)
         return copied

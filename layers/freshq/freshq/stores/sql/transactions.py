@@ -32,7 +32,7 @@ from freshq.stores.sql.schema import schema
 from freshq.stores.sql.tasks import as_dead_letter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from freshq.model.answers import PutOutcome
     from freshq.model.task import Task
@@ -53,6 +53,9 @@ ENDED: Final = (
     "of the writes"
 )
 logger = logging.getLogger(__name__)
+# Execution options that an application may give its connection, with values that leave freshq's statements
+# alone. A map of schemas moves the application's tables, and PostgreSQL streams only the rows of a SELECT.
+PLAIN: Final[Mapping[str, Any]] = {"schema_translate_map": None, "stream_results": False, "yield_per": None}
 # The settings by which a server ends a session whose transaction waits for its run.
 ENDS_IDLE: Final = {
     "sqlite": "limits",
@@ -101,9 +104,10 @@ class SqlTransactions(Transactions):
     @contextmanager
     def inside(self, connection: CallersConnection | LentConnection) -> Iterator[None]:
         database = self._tasks.database
-        run = runner_of(connection, database.dialect)
+        tasks = self._tasks.schema.tasks
+        run = runner_of(connection, database.dialect, sa.update(tasks))
         if database.dialect == "sqlite":
-            run = _writing_first(partial(_after_fork, run), self._tasks.schema.tasks)
+            run = _writing_first(partial(_after_fork, run), tasks)
         with database.through(run):
             yield
 
@@ -127,8 +131,7 @@ class SqlTransactions(Transactions):
             with self._kept(transaction):
                 savepoint = row.connection.begin_nested()
                 block.enter_context(default_settings(row.connection))
-                # The block may map schemas, which moves the application's tables, and not the queue's.
-                block.callback(row.connection.execution_options, schema_translate_map=None)
+                block.callback(row.connection.execution_options, **PLAIN)
             try:
                 yield held
                 _refuse_ended(row)
@@ -352,12 +355,13 @@ def _retried(error: Exception, task: Task, context: SettlingContext, reason: str
     return context.lifecycle.retried(*after, traceback=told, max_attempts=limit)
 
 
-def runner_of(given: Any, dialect: str) -> Runner:
+def runner_of(given: Any, dialect: str, write: sa.Update) -> Runner:
     """Return how to run a function with the connection that a caller passed.
 
     Args:
         given: The connection, unchecked.
         dialect: Name of the dialect of the queue's database.
+        write: A write to the table of tasks, by which a session chooses its connection.
 
     Raises:
         ValueError: If it is not such a connection, or its database is of another kind.
@@ -366,15 +370,16 @@ def runner_of(given: Any, dialect: str) -> Runner:
         _check_class(
             given.connection, (*_async_classes(), *_loaded("freshq.stores.sql.postgresql", "LentAsync"))
         )
-        _check_database(given.connection, dialect)
-        return given.run
+        _check_database(given.connection, dialect, write)
+        lent = given.run
+        return lambda work: lent(partial(_call, work=work, write=write))
     if (found := _raw(given)) is not None:
         raw, driver = found
         _check_kind(driver.backend, dialect)
         return partial(_call_with_raw, raw, f"{dialect}+{driver.name}")
     _check_class(given, (sa.Connection, *_loaded("sqlalchemy.orm", "Session", "scoped_session")))
-    _check_database(given, dialect)
-    return partial(_call, given)
+    _check_database(given, dialect, write)
+    return partial(_call, given, write=write)
 
 
 def _after_fork(run: Runner, work: Callable[[sa.Connection], T]) -> T:
@@ -523,8 +528,19 @@ def _call_with_raw(raw: Any, drivername: str, work: Callable[[sa.Connection], T]
         del _LENT.connection
 
 
-def _call(connection: sa.Connection, work: Callable[[sa.Connection], T]) -> T:
-    return work(connection)
+def _call(given: Any, work: Callable[[sa.Connection], T], write: sa.Update) -> T:
+    """Call a function with a caller's connection, or with that of its session for a write."""
+    connection: sa.Connection = given
+    if not isinstance(given, sa.Connection):
+        connection = given.connection(bind_arguments={"clause": write})
+    options = connection.get_execution_options()
+    if not (callers := {name: value for name, value in options.items() if name in PLAIN}):
+        return work(connection)
+    connection.execution_options(**PLAIN)
+    try:
+        return work(connection)
+    finally:
+        connection.execution_options(**{**PLAIN, **callers})
 
 
 def _check_class(connection: object, accepted: tuple[type, ...]) -> None:
@@ -551,11 +567,11 @@ def _loaded(module: str, *names: str) -> tuple[type, ...]:
     return () if loaded is None else tuple(getattr(loaded, name) for name in names)
 
 
-def _check_database(connection: Any, dialect: str) -> None:
+def _check_database(connection: Any, dialect: str, write: sa.Update) -> None:
     """Raise ValueError if a connection is to another kind of database than the queue's."""
     try:
-        bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
-    except SQLAlchemyError:  # the session chooses the database by the statement
+        bind = connection.get_bind(clause=write) if hasattr(connection, "get_bind") else connection
+    except SQLAlchemyError:  # the session has none; its first statement says so
         return
     _check_kind(bind.dialect.name, dialect)
 
