@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from freshq import Claim, LeaseLost, Queue
+from freshq import Claim, LeaseLost, Queue, StoreError
 from freshq.model.forks import drained
 from freshq.policy.groups import GroupRule, GroupRules
 from freshq.queue.core import claim_request, core_of
@@ -85,6 +85,16 @@ def test_tasks_of_a_kind_without_room_come_back_one_after_the_other() -> None:
     assert running.room(rules, clock.now).allows_kind("embed")
 
 
+def test_a_task_of_a_slow_kind_is_put_off_by_a_minute_so_that_new_rules_reach_it() -> None:
+    store, clock = NotCounting(), Clock()
+    rules = GroupRules(kinds={"embed": GroupRule(rate_per_second=1 / 3600)})
+    queue = Queue(store, clock=clock)
+    queue.put_many([{"payload": n, "kind": "embed"} for n in range(3)])
+    admission = SharedRunning(store, "default").admitted(queue.claim(3), rules, clock.now)
+    assert len(admission.claims) == 1
+    assert [*admission.put_off.values()] == pytest.approx([60, 60])
+
+
 def test_tasks_of_a_kind_without_room_go_back_with_a_delay() -> None:
     store, clock = NotCounting(), Clock()
     rules = GroupRules(kinds={"embed": GroupRule(units_per_second=10, burst_units=20)})
@@ -110,6 +120,43 @@ class Interrupted(NotCounting):
         if then is not None:
             then()
         return written
+
+
+class Failing(NotCounting):
+    """Fails once when a shared record is written, before or after the write."""
+
+    fails: str | None = None
+
+    def write_record(self, *given: Any) -> bool:
+        fails, self.fails = self.fails, None
+        written = fails != "before" and super().write_record(*given)
+        if fails:
+            raise StoreError("no answer")
+        return written
+
+
+@pytest.mark.parametrize("fails", ["before", "after"])
+@pytest.mark.parametrize("call", ["admitted", "ended"])
+def test_a_process_whose_write_failed_corrects_the_counts_at_its_next_claim(call: str, fails: str) -> None:
+    store = Failing()
+    queue = Queue(store)
+    queue.put(1, group="acme")
+    (claim,) = queue.claim(1)
+    now = core_of(queue).now()
+    one, other = SharedRunning(store, queue.name), SharedRunning(store, queue.name)
+    if call == "ended":
+        one.admitted([claim], RULES, now)
+        store.fails = fails
+        one.ended([claim.task], now)
+    else:
+        store.fails = fails
+        with pytest.raises(StoreError):
+            one.admitted([claim], RULES, now)
+    assert other.room(RULES, now).allows("acme") is (
+        (call, fails) in {("admitted", "before"), ("ended", "after")}
+    )
+    assert one.room(RULES, now).allows("acme")
+    assert other.room(RULES, now).allows("acme")
 
 
 def beside(work: Callable[[], None]) -> Callable[[], None]:

@@ -457,6 +457,8 @@ class SharedRunning:
         self._writing = new_lock()
         # How often what runs here has changed, and how much of that is written.
         self._changes = self._written = 0
+        # Whether the last write failed. It may have been made, so that others count what does not run.
+        self._is_unsure = False
         # Whether a rule limits running tasks, so that others must know them.
         self._counts_running = True
         # The group of each claim, and when its lease ends.
@@ -473,6 +475,8 @@ class SharedRunning:
             StoreError: If the store did not answer.
         """
         record = self._store.read_record(self._queue, RUNNING)
+        if self._is_unsure and rules.counts_running:
+            self._publish(self._changes, now)
         return self._room({} if record is None else record.values, rules, now)
 
     def admitted(self, claims: Sequence[Claim], rules: GroupRules, now: float) -> Admission:
@@ -496,7 +500,9 @@ class SharedRunning:
             return {"held": self._others(values, now) | own, "starts": starts}
 
         with self._writing:
+            self._is_unsure = True
             self._change(add)
+            self._is_unsure = False
             self._counts_running = rules.counts_running
             with self._lock:
                 # The ends of runs that lost their leases are not told.
@@ -517,7 +523,7 @@ class SharedRunning:
         """Return how long to put a task off, so that the tasks of a kind come back one after the other."""
         rule, latest = rules.kinds[str(task.kind)], now + LONGEST_TURN_SECONDS
         wait_seconds = log.wait_seconds(f"{KIND}{task.kind}", rule, now)
-        turn = max(min(self._turns.get(task.kind, 0.0), latest), now + wait_seconds)
+        turn = min(max(self._turns.get(task.kind, 0.0), now + wait_seconds), latest)
         self._turns[task.kind] = turn + TURN_PART * rule.seconds_per_task(task.units)
         return turn - now
 
@@ -568,7 +574,7 @@ class SharedRunning:
         """Write this process's running tasks, unless another thread has written them since a change.
 
         So threads whose tasks end while one writes share the next write. If a write fails, the tasks count
-        until their leases end.
+        until the next claim of this process, or until their leases end.
         """
         written = 0
 
@@ -579,11 +585,12 @@ class SharedRunning:
             return {**values, "held": self._others(values, now) | own}
 
         with self._writing:
-            if change <= self._written:
+            if change <= self._written and not self._is_unsure:
                 return
+            self._is_unsure = True
             try:
                 if change_record(self._store, self._queue, RUNNING, write):
-                    self._written = written
+                    self._written, self._is_unsure = written, False
             except StoreError:
                 logger.warning("queue %r: could not share the counts of groups", self._queue, exc_info=True)
 
