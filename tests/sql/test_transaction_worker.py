@@ -111,6 +111,22 @@ def test_what_a_runner_raises_undoes_its_effect_and_ends_the_attempt(
     assert observer.settlements[0] == ("a", outcome, text)
 
 
+def test_a_task_whose_child_is_refused_for_lack_of_time_is_shed_as_under_a_lease(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    def runner(task: Task, connection: sa.Connection) -> None:
+        queue.put(2, parent=task, delay_seconds=600, connection=connection)
+
+    queue.put(1, task_id="a", max_age_seconds=500)
+    observer = Quiet()
+    report = work(queue, runner, observer=observer)
+    task = known(queue, "a")
+    assert (task.status, task.not_before, task.attempts) == (TaskStatus.PENDING, task.deadline, 0)
+    assert (report.outcomes[Outcome.SHED], sum(report.outcomes.values()), caplog.records) == (1, 1, [])
+    ((_task_id, _outcome, text),) = observer.settlements
+    assert str(text).startswith("task ")
+
+
 def test_busy_is_released_and_tried_again(queue: Queue) -> None:
     runs = Counter[str]()
 
@@ -170,7 +186,7 @@ def test_a_task_found_after_the_end_was_asked_for_is_given_back(
 
     queue.transaction = found_late  # type: ignore[method-assign]
     report = worker.run()
-    assert (report.outcomes[Outcome.RELEASED], report.unfinished) == (1, [])
+    assert (report.outcomes[Outcome.GIVEN_BACK], report.unfinished) == (1, [])
     task = known(queue, "a")
     assert (task.status, task.attempts, signals) == (TaskStatus.PENDING, 0, [])
 

@@ -98,10 +98,10 @@ class Outcome(StrEnum):
     RELEASED: the runner was busy. UNKNOWN_KIND: no handler has the task's kind; it was put back. GIVEN_BACK:
     the worker returned the task to its line unchanged, because it was prefetched and got no slot, or because
     it still ran when the worker was stopped immediately.
-    SHED: the deadline passed before the run could start; the task returned to its line unchanged and counts
-    as shed by its deadline. LEASE_LOST: the lease expired before the run started or ended. CANCELLED: the
-    task was cancelled while it ran. UNSETTLED: the run ended, but the store did not answer; the task returns
-    when its lease expires.
+    SHED: the deadline passed before the run could start, or a child that the run put was refused for lack of
+    time; the task returned to its line unchanged and counts as shed by its deadline. LEASE_LOST: the lease
+    expired before the run started or ended. CANCELLED: the task was cancelled while it ran. UNSETTLED: the
+    run ended, but the store did not answer; the task returns when its lease expires.
 
     With `at_most_once`, FAILED is a run that failed after its task was completed.
     """

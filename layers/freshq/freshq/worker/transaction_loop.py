@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from freshq.errors import StoreError, is_shortage
+from freshq.errors import Overloaded, StoreError, is_shortage
 from freshq.model.answers import Busy, Reject, Retry, RunnerExit, UnknownKind, busy_of, ends_chain, error_text
 from freshq.model.task import RunHandle, TaskStatus, give_handle
 from freshq.worker.loop import WorkLoop
@@ -37,6 +37,14 @@ logger = task_logger(__name__)
 
 class _NotStarted(Busy):
     """The worker itself does not start a task, which says nothing about the downstream."""
+
+
+# The most special first.
+_RELEASED: Final = (
+    (UnknownKind, Outcome.UNKNOWN_KIND),
+    (_NotStarted, Outcome.GIVEN_BACK),
+    (Busy, Outcome.RELEASED),
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -216,7 +224,9 @@ class TransactionLoop(WorkLoop):
         except Exception as problem:
             if thread.held is None:
                 raise
-            error = f"{type(problem).__name__}: {error_text(problem)}"
+            error = error_text(problem)
+            if not ends_chain(problem, thread.held.task):
+                error = f"{type(problem).__name__}: {error}"
             if problem is not thread.raised:
                 task = thread.held.task
                 message = "task %s could not be settled: %s"
@@ -231,9 +241,7 @@ class TransactionLoop(WorkLoop):
     def _note_end(self, thread: _TransactionThread, task: Task, outcome: Outcome) -> None:
         """Tell the limits and the breaker how a run ended, as under a lease."""
         raised = thread.raised
-        is_unrelated = isinstance(raised, Reject | UnknownKind | _NotStarted) or (
-            raised is not None and ends_chain(raised, task)
-        )
+        is_unrelated = isinstance(raised, Reject | UnknownKind | _NotStarted) or _is_late(raised, task)
         if not is_unrelated:  # to the downstream
             self._limits.ended(downstream_ok=outcome is Outcome.SUCCEEDED)
         if isinstance(raised, Busy) and raised.retry_after_seconds is not None:
@@ -262,6 +270,8 @@ class TransactionLoop(WorkLoop):
             held.result = self._runner(held.task, held.connection)
         except (Busy, Reject, Retry) as outcome:
             thread.raised = outcome
+        except Overloaded as refused:
+            thread.raised = refused if ends_chain(refused, held.task) else _noted(held, refused)
         except BaseException as unexpected:  # noqa: BLE001 - logged, and raised below
             thread.raised = busy_of(unexpected, self._queue.admin.now()) or _noted(held, unexpected)
         if thread.raised is not None:
@@ -278,6 +288,10 @@ def _noted(held: HeldTask, unexpected: BaseException) -> Exception:
     return carrier
 
 
+def _is_late(raised: Exception | None, task: Task) -> bool:
+    return raised is not None and ends_chain(raised, task)
+
+
 def _outcome(held: HeldTask, raised: Exception | None) -> Outcome:
     if held.settled is not None:
         return Outcome.SUCCEEDED
@@ -285,6 +299,6 @@ def _outcome(held: HeldTask, raised: Exception | None) -> Outcome:
         return Outcome.UNSETTLED
     if held.failed.status is TaskStatus.FAILURE:
         return Outcome.FAILED
-    if isinstance(raised, UnknownKind):
-        return Outcome.UNKNOWN_KIND
-    return Outcome.RELEASED if isinstance(raised, Busy) else Outcome.RETRIED
+    if _is_late(raised, held.task):
+        return Outcome.SHED
+    return next((outcome for kind, outcome in _RELEASED if isinstance(raised, kind)), Outcome.RETRIED)
