@@ -431,3 +431,16 @@ class TestShortageOfThreads:
         assert each_in_threads(call, [0, 1, 2]) == [0, 2, 4]
         with pytest.raises(KeyError):
             each_in_threads(call, range(5))
+
+    def test_an_interrupt_ends_the_calls_of_the_store(self, allowed: list[None]) -> None:
+        allowed.clear()
+        made = []
+
+        def call(number: int) -> None:
+            made.append(number)
+            if number == 3:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            each_in_threads(call, range(100))
+        assert made == [0, 1, 2, 3]

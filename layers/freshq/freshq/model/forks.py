@@ -55,11 +55,13 @@ def drained(noted: deque[T]) -> Iterator[T]:
 
 
 def fulfil(future: Future[T], call: Callable[[], T]) -> None:
-    """Give a future the result of a call, or its error."""
+    """Give a future the result of a call, or its error; also raise what is no Exception, as an interrupt."""
     try:
         result = call()
-    except BaseException as error:  # noqa: BLE001 - raised where the future is read
+    except BaseException as error:
         future.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
     else:
         future.set_result(result)
 

@@ -358,7 +358,10 @@ def each_in_threads(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
         with suppress(RuntimeError):  # the system has no thread left
             for _ in range(min(PUT_THREADS, len(answers)) - 1):
                 pool.submit(work)
-        work()
+        try:
+            work()
+        finally:
+            waiting.clear()  # after an interrupt, the other threads begin no more
     return [answer.result() for answer in answers]
 
 
