@@ -91,7 +91,9 @@ def test_a_queue_that_counted_nothing_reads_no_clock_to_close() -> None:
         readings.append(0.0)
         return 0.0
 
-    Queue.memory(clock=read).close()
+    unused = Queue.memory(clock=read)
+    readings.clear()
+    unused.close()
     assert readings == []
     with Queue.memory(clock=read) as queue:
         queue.put("work")

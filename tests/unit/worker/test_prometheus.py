@@ -1,10 +1,16 @@
 """Counters for Prometheus: each event of a queue is counted once, by queue and kind."""
 
+import math
 import os
+import re
+import time
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from freshq import Handlers, Queue, Reject, Retry, Worker
@@ -248,3 +254,39 @@ def test_a_worker_alone_serves_its_registry(folder: Path, sqlite_url: str) -> No
         assert work.end() == 0
     assert found["app_mails_total"] == found["freshq_run_seconds_count,mail,default"] == 1
     assert found["process_start_time_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (
+            lambda: Prometheus(cast("Any", [])),
+            "registry: must be a prometheus_client.CollectorRegistry",
+        ),
+        (
+            lambda: OpenTelemetry(cast("Any", "x")),
+            "tracer_provider: must be an opentelemetry.trace.",
+        ),
+        (
+            lambda: OpenTelemetry(None, cast("Any", 1)),
+            "meter_provider: must be an opentelemetry.metrics.MeterProvider or None, got 1",
+        ),
+        (lambda: Queue.memory(clock=cast("Any", datetime.now)), "clock: must return the seconds since 1970"),
+        (lambda: Queue.memory(clock=time.time_ns), "clock: must return the seconds since 1970"),
+        (lambda: Queue.memory(clock=lambda: math.nan), "clock: must return the seconds since 1970"),
+    ],
+)
+def test_a_wrong_object_is_named(make: Callable[[], object], problem: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(problem)}"):
+        make()
+
+
+def test_a_taken_name_leaves_no_metric_behind(registry: CollectorRegistry) -> None:
+    taken = Counter("freshq_tasks_shed", "The last to be registered.", registry=registry)
+    with pytest.raises(ValueError, match=r"^registry: has a metric of this name already"):
+        Prometheus(registry)
+    assert {family.name for family in registry.collect()} == {"freshq_tasks_shed"}
+    registry.unregister(taken)
+    telemetry = Prometheus(registry)
+    Queue.memory(name="q", telemetry=telemetry).put(1)
+    assert counts(registry, queue="q") == {"tasks_created_total": 1}

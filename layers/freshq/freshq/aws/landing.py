@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from freshq.aws.invocation import part_of, text_of
 from freshq.errors import quoted
 from freshq.model.codec import SCHEMA_VERSION, holder
-from freshq.model.fields import EVENT_FIELDS, FieldType, without_missing
+from freshq.model.fields import EVENT_FIELDS, MAX_EPOCH_SECONDS, FieldType, without_missing
 from freshq.stores.dynamodb.key import BINARY, NUMBER, TEXT, KeyPart, TableKey
 from freshq.stores.dynamodb.schema import ATTACHED_PREFIX, id_in_key
 
@@ -25,8 +25,6 @@ T = TypeVar("T")
 ATTRIBUTE_TYPES: Final = frozenset({TEXT, NUMBER, BINARY})
 MAX_KEY_PARTS: Final = 2
 TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
-# The first instant after the range of `datetime`, as in `model.new_task`, which the archive does not import.
-MAX_EPOCH_SECONDS: Final = 253_402_300_800
 # Fields of the event that copy an attribute of the item, with types.
 _TYPES: Final = {
     FieldType.TEXT: str,

@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 # The first instant of the year 9999, which stores keep as the deadline of a task that is never stale.
 NEVER: Final = 253_370_764_800.0
+# The first instant beyond the range of `datetime`: the year 10,000.
+MAX_EPOCH_SECONDS: Final = 253_402_300_800.0
 # Name of a queue that is opened without a name.
 DEFAULT_NAME: Final = "default"
 # Stores keep their own items under ids with this prefix.

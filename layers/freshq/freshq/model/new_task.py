@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from freshq.errors import quoted
-from freshq.model.fields import MAX_ID_BYTES, QUEUE_KEY_PREFIX, RESERVED_ID_PREFIX
+from freshq.model.fields import MAX_EPOCH_SECONDS, MAX_ID_BYTES, QUEUE_KEY_PREFIX, RESERVED_ID_PREFIX
 from freshq.model.forks import new_lock
 from freshq.model.task import (
     MAX_PRIORITY,
@@ -36,8 +36,6 @@ TOO_LARGE: Final = (
     f"{{}} bytes of JSON, at most {MAX_PAYLOAD_BYTES} are allowed on every store; "
     "store large data elsewhere, and put a reference to it"
 )
-# The first instant beyond the range of `datetime`: the year 10,000.
-MAX_EPOCH_SECONDS: Final = 253_402_300_800.0
 MAX_GROUP_BYTES: Final = 256
 # Pydantic's `model_rebuild` is not thread-safe, and the first puts of a process may be concurrent.
 _BUILDING: Final = new_lock()

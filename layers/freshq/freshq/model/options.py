@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from freshq.errors import plain, quoted
 from freshq.model.codec import JSON, Codec, Kinds, checked_codec
-from freshq.model.fields import DEFAULT_NAME
+from freshq.model.fields import DEFAULT_NAME, MAX_EPOCH_SECONDS
 from freshq.model.storable_options import QueueRules
 from freshq.model.task import MAX_SECONDS
 from freshq.model.telemetry import Telemetry
@@ -125,6 +125,15 @@ class QueueConfig(QueueRules):
         description="Receives every verb and every run of a worker, such as `OpenTelemetry()`. By default "
         "nothing does.",
     )
+
+    @field_validator("clock")
+    @classmethod
+    def _clock_returns_seconds(cls, clock: Callable[[], float]) -> Callable[[], float]:
+        now: object = clock()
+        if not isinstance(now, int | float) or not 0 <= now < MAX_EPOCH_SECONDS:
+            msg = f"must return the seconds since 1970, such as time.time, and returns {quoted(now)}"
+            raise ValueError(msg)
+        return clock
 
     @field_validator("codec", mode="before")
     @classmethod

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from freshq.errors import StoreError, needs
+from freshq.errors import StoreError, needs, quoted
 from freshq.model.answers import Busy, PutOutcome, Receipt, Reject, Retry, error_text
 from freshq.model.forks import new_lock
 from freshq.model.lifecycle import truncated
@@ -37,7 +37,7 @@ from freshq.worker.runner import CancelledRun
 with needs("otel"):
     from opentelemetry import context as contexts
     from opentelemetry import trace
-    from opentelemetry.metrics import Observation, get_meter
+    from opentelemetry.metrics import MeterProvider, Observation, get_meter
     from opentelemetry.trace import Link, SpanKind, Status, StatusCode, get_tracer
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from opentelemetry.context import Context
-    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
+    from opentelemetry.metrics import CallbackOptions, Meter
     from opentelemetry.trace import Span, TracerProvider
 
     from freshq.model.answers import Claim
@@ -361,6 +361,12 @@ def _exception(error: BaseException) -> dict[str, str]:
     }
 
 
+def _check(name: str, given: object, kind: type) -> None:
+    if given is not None and not isinstance(given, kind):
+        msg = f"{name}: must be an {kind.__module__}.{kind.__qualname__} or None, got {quoted(given)}"
+        raise ValueError(msg)
+
+
 class OpenTelemetry(Telemetry, Observer):
     """Reports every put, claim, run and settlement to OpenTelemetry. Pass it to a queue as `telemetry`.
 
@@ -382,7 +388,12 @@ class OpenTelemetry(Telemetry, Observer):
             tracer_provider: Where spans go; None for the provider of the process.
             meter_provider: Where metrics go; None for the provider of the process.
             propagate: Whether tasks carry the context of their put, in about 70 bytes of their item or row.
+
+        Raises:
+            ValueError: If a provider is none.
         """
+        _check("tracer_provider", tracer_provider, trace.TracerProvider)
+        _check("meter_provider", meter_provider, MeterProvider)
         self._tracer = get_tracer(SCOPE, tracer_provider=tracer_provider)
         self._propagate = propagate
         self._instruments = instruments_of(meter_provider)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from freshq.errors import needs
+from freshq.errors import needs, quoted
 from freshq.model.answers import PutOutcome
 from freshq.model.forks import new_lock
 from freshq.model.telemetry import Telemetry
@@ -74,16 +74,29 @@ class _Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("queue", "kind")
         self._counters = {
-            name: Counter(prometheus_name(name), help_, labels, registry=registry)
+            name: Counter(prometheus_name(name), help_, labels, registry=None)
             for name, help_ in COUNTERS.items()
         }
         self._histograms = {
-            name: Histogram(prometheus_name(name), help_, labels, registry=registry, buckets=BOUNDS_SECONDS)
+            name: Histogram(prometheus_name(name), help_, labels, registry=None, buckets=BOUNDS_SECONDS)
             for name, help_ in HISTOGRAMS.items()
         }
         help_ = "Tasks that this process shed, by reason, or found to be past their deadlines."
-        self.shed = Counter(prometheus_name(SHED), help_, ("queue", "reason"), registry=registry)
+        self.shed = Counter(prometheus_name(SHED), help_, ("queue", "reason"), registry=None)
         self._kinds: set[str] = set()
+        self._register(registry)
+
+    def _register(self, registry: CollectorRegistry) -> None:
+        """Register all metrics or, if the name of one is taken, none."""
+        with ExitStack() as registered:
+            for metric in (*self._counters.values(), *self._histograms.values(), self.shed):
+                try:
+                    registry.register(metric)
+                except ValueError as error:
+                    msg = f"registry: has a metric of this name already, pass another registry ({error})"
+                    raise ValueError(msg) from None
+                registered.callback(registry.unregister, metric)
+            registered.pop_all()
 
     def _kind(self, kind: str | None) -> str:
         if kind is None or kind in self._kinds:
@@ -127,7 +140,14 @@ class Prometheus(Telemetry, Observer):
 
         Args:
             registry: The registry; by default that of the process.
+
+        Raises:
+            ValueError: If it is no registry, or has other metrics of the same names.
         """
+        given: object = registry
+        if not isinstance(given, CollectorRegistry):
+            msg = f"registry: must be a prometheus_client.CollectorRegistry, got {quoted(given)}"
+            raise ValueError(msg)
         self._metrics = _metrics_of(registry)
 
     def expect(self, queue: str, kinds: Iterable[str]) -> None:

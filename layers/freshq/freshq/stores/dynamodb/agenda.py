@@ -13,9 +13,8 @@ from typing_extensions import override
 
 from freshq.errors import quoted
 from freshq.model.checks import checked_id
-from freshq.model.fields import RESERVED_ID_PREFIX
+from freshq.model.fields import MAX_EPOCH_SECONDS, RESERVED_ID_PREFIX
 from freshq.model.lifecycle import new_token
-from freshq.model.new_task import MAX_EPOCH_SECONDS
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.dynamodb import queries

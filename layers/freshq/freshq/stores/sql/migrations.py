@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from freshq.errors import MAX_QUOTED_CHARS, StoreError
 from freshq.model.fields import (
     EVENT_FIELDS,
+    MAX_EPOCH_SECONDS,
     MAX_ID_BYTES,
     NEVER,
     QUEUE_KEY_PREFIX,
@@ -27,7 +28,7 @@ from freshq.model.fields import (
     RESERVED_ID_PREFIX,
 )
 from freshq.model.lifecycle import Lifecycle
-from freshq.model.new_task import MAX_EPOCH_SECONDS, MAX_GROUP_BYTES, parse_new_task
+from freshq.model.new_task import MAX_GROUP_BYTES, parse_new_task
 from freshq.model.options import NAME_PATTERN, QueueConfig, checked_options
 from freshq.model.storable_options import NOTE_PREFIX, RECORD
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, MAX_TRACE_CONTEXT_BYTES, TRACEPARENT
