@@ -55,13 +55,11 @@ def drained(noted: deque[T]) -> Iterator[T]:
 
 
 def fulfil(future: Future[T], call: Callable[[], T]) -> None:
-    """Give a future the result of a call, or its error; also raise what is no Exception, as an interrupt."""
+    """Give a future the result of a call, or its error."""
     try:
         result = call()
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - raised where the future is read
         future.set_exception(error)
-        if not isinstance(error, Exception):
-            raise
     else:
         future.set_result(result)
 

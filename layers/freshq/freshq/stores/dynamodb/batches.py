@@ -353,6 +353,8 @@ def each_in_threads(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
     def work() -> None:
         for argument, answer in drained(waiting):
             fulfil(answer, partial(call, argument))
+            if not isinstance(answer.exception(), Exception | None):
+                answer.result()  # raises an interrupt
 
     with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-calls") as pool:
         with suppress(RuntimeError):  # the system has no thread left
