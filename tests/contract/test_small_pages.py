@@ -10,7 +10,7 @@ from freshq.queue import lines, reading
 from freshq.queue.core import core_of
 from freshq.stores import memory
 from freshq.stores.base import NO_VALUES
-from freshq.stores.memory import StateCounts
+from freshq.stores.memory import MemoryQueue, StateCounts
 from freshq.stores.sql import counts, tasks
 from tests.conftest import DATABASES, StoreUnderTest
 from tests.support.readings import ids, known
@@ -115,12 +115,12 @@ def test_of_many_groups_each_is_claimed_up_to_its_limit(store: StoreUnderTest) -
 
 def counted(*deadlines: float) -> StateCounts:
     """Return the counts of tasks, each in a group of its own, created at 100, 101 and so on."""
-    states = StateCounts()
+    indexes = MemoryQueue()
     queue = Queue.memory(clock=lambda: 100.0)
     for n, deadline in enumerate(deadlines):
         queue.put(n, task_id=f"t{n}", group=f"g{n}", max_age_seconds=deadline - 100.0)
-        states.add(replace(known(queue, f"t{n}"), created=100.0 + n))
-    return states
+        indexes.add(replace(known(queue, f"t{n}"), created=100.0 + n))
+    return indexes.states
 
 
 def test_of_many_groups_those_with_the_latest_deadlines_are_counted() -> None:

@@ -20,7 +20,7 @@ from freshq.errors import RefusedError
 from freshq.model.answers import PutOutcome
 from freshq.model.forks import new_rlock
 from freshq.model.lifecycle import claimed, new_token, put_over
-from freshq.model.task import Task, TaskStatus, changed
+from freshq.model.task import LIVE, Task, TaskStatus, changed
 from freshq.policy.groups import RunningCounts
 from freshq.policy.order import FIRST_TO_EXPIRE
 from freshq.stores.base import (
@@ -74,44 +74,27 @@ def copied(task: Task) -> Task:
     return changed(task, payload=deepcopy(task.payload))
 
 
-def due_time(task: Task) -> float | None:
-    """Return when the lease or the delay of a task ends; None if it has neither."""
-    if task.status is TaskStatus.TAKEN:
-        return task.lease_until
-    return task.not_before if task.status is TaskStatus.PENDING else None
-
-
 def is_due(task: Task, now: float) -> bool:
     """Return whether the lease or the delay of a task has ended."""
-    due_at = due_time(task)
-    return due_at is not None and due_at <= now
+    due_at = task.lease_until if task.status is TaskStatus.TAKEN else task.not_before
+    return task.status in LIVE and due_at is not None and due_at <= now
 
 
 class StateCounts:
-    """The tasks of one queue by state, kept up to date with every change."""
+    """The tasks of one queue by state, which `MemoryQueue` keeps up to date.
+
+    Attributes:
+        statuses: How many tasks have each stored status.
+        in_line: The tasks in lines, stale or not, by deadline.
+        in_line_since: When the same tasks were created.
+        delayed: The delayed tasks, by deadline.
+    """
 
     def __init__(self) -> None:
-        self._statuses: Counter[TaskStatus] = Counter()
-        self._in_line: SortedList = SortedList()
-        # Creation times of the same tasks.
-        self._in_line_since: SortedList = SortedList()
-        self._delayed: SortedList = SortedList()
-
-    def add(self, task: Task) -> None:
-        """Count a task."""
-        self._statuses[task.status] += 1
-        if task.status is TaskStatus.PENDING:
-            (self._in_line if task.not_before is None else self._delayed).add(_entry(task))
-            if task.not_before is None:
-                self._in_line_since.add(task.created)
-
-    def remove(self, task: Task) -> None:
-        """Stop counting a task."""
-        self._statuses[task.status] -= 1
-        if task.status is TaskStatus.PENDING:
-            (self._in_line if task.not_before is None else self._delayed).remove(_entry(task))
-            if task.not_before is None:
-                self._in_line_since.remove(task.created)
+        self.statuses: Counter[TaskStatus] = Counter()
+        self.in_line: SortedList = SortedList()
+        self.in_line_since: SortedList = SortedList()
+        self.delayed: SortedList = SortedList()
 
     def by_group(self, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
         """Count the claimable tasks by group, of the `at_most` and a few with the latest deadlines."""
@@ -145,7 +128,7 @@ class StateCounts:
 
     def count_stale(self, since: float, now: float) -> int:
         """Count the tasks in the lines whose deadline has passed since a time."""
-        stale: int = self._in_line.bisect_right((now, LAST_ID)) - self._in_line.bisect_right((since, LAST_ID))
+        stale: int = self.in_line.bisect_right((now, LAST_ID)) - self.in_line.bisect_right((since, LAST_ID))
         return stale
 
     def stats(self, now: float, created_after: float) -> Stats:
@@ -154,10 +137,10 @@ class StateCounts:
         Pending tasks are those before their deadline, or those younger than the queue's max age, if they are
         fewer.
         """
-        young = len(self._in_line_since) - self._in_line_since.bisect_right(created_after)
-        pending = min(self._live_count(self._in_line, now), young)
-        delayed = self._live_count(self._delayed, now)
-        counts = self._statuses
+        young = len(self.in_line_since) - self.in_line_since.bisect_right(created_after)
+        pending = min(self._live_count(self.in_line, now), young)
+        delayed = self._live_count(self.delayed, now)
+        counts = self.statuses
         oldest = self.oldest_created(now, created_after)
         newest = max(self._created(now, created_after, reverse=True), default=None)
         bounded = {"shed_by_reason": "not counted", **NO_VALUES}
@@ -182,17 +165,13 @@ class StateCounts:
 
     def _live(self, now: float, *, reverse: bool) -> Iterator[_CountedEntry]:
         """Yield the claimable tasks, the first to become stale first, or last."""
-        live: Iterator[_CountedEntry] = self._in_line.irange(minimum=(now, LAST_ID), reverse=reverse)
+        live: Iterator[_CountedEntry] = self.in_line.irange(minimum=(now, LAST_ID), reverse=reverse)
         return live
 
     @staticmethod
     def _live_count(tasks: SortedList, now: float) -> int:
         stale: int = tasks.bisect_right((now, LAST_ID))
         return len(tasks) - stale
-
-
-def _entry(task: Task) -> _CountedEntry:
-    return task.stale_at, task.task_id, task.created, task.group
 
 
 class _Chunk:
@@ -202,10 +181,7 @@ class _Chunk:
 
     def __init__(self, entries: list[_Entry]) -> None:
         self.entries = entries
-        self._measure()
-
-    def _measure(self) -> None:
-        deadlines = [deadline for _created, _id, deadline in self.entries]
+        deadlines = [deadline for _created, _id, deadline in entries]
         self.earliest = min(deadlines, default=inf)
         self.latest = max(deadlines, default=-inf)
 
@@ -213,11 +189,6 @@ class _Chunk:
         self.entries.insert(bisect_left(self.entries, entry), entry)
         self.earliest = min(self.earliest, entry[2])
         self.latest = max(self.latest, entry[2])
-
-    def drop_stale(self, now: float) -> None:
-        """Drop the tasks whose deadline has passed."""
-        self.entries = [entry for entry in self.entries if entry[2] > now]
-        self._measure()
 
 
 class WaitingLine:
@@ -309,7 +280,8 @@ class WaitingLine:
                 return
             chunk = self._chunks[index]
             if chunk.earliest <= moment.now:
-                chunk.drop_stale(moment.now)
+                chunk = _Chunk([entry for entry in chunk.entries if entry[2] > moment.now])
+                self._chunks[index] = chunk
             if chunk.entries:
                 yield chunk
                 index += step
@@ -387,24 +359,17 @@ class MemoryQueue:
 
     def add(self, task: Task) -> None:
         """Add a task."""
+        self._count(task, SortedList.add, 1)
         if task.status is TaskStatus.PENDING and task.not_before is None:
             key = line_key(task.priority, task.group, task.line_class)
             line = self._lines.get(key)
             if line is None:
                 line = self._lines[key] = WaitingLine()
             line.add(task.created, task.task_id, task.stale_at)
-        due_at = due_time(task)
-        if due_at is not None:
-            self.agenda.add((due_at, task.task_id))
-        if task.status is TaskStatus.FAILURE:
-            self.dead.add(place_of(task))
-        self.retention.add((task.expires, task.task_id))
-        self.states.add(task)
-        if task.status is TaskStatus.TAKEN:
-            self.running.add(task.group, 1)
 
     def remove(self, task: Task) -> None:
         """Remove a task; its line may have dropped it as stale."""
+        self._count(task, SortedList.remove, -1)
         if task.status is TaskStatus.PENDING and task.not_before is None:
             key = line_key(task.priority, task.group, task.line_class)
             line = self._lines.get(key)
@@ -412,15 +377,25 @@ class MemoryQueue:
                 line.remove(task.created, task.task_id)
                 if not line:
                     del self._lines[key]
-        due_at = due_time(task)
-        if due_at is not None:
-            self.agenda.remove((due_at, task.task_id))
-        if task.status is TaskStatus.FAILURE:
-            self.dead.remove(place_of(task))
-        self.retention.remove((task.expires, task.task_id))
-        self.states.remove(task)
-        if task.status is TaskStatus.TAKEN:
-            self.running.add(task.group, -1)
+
+    def _count(self, task: Task, change: Callable[[SortedList, Any], None], number: int) -> None:
+        """Add a task to all indexes but its line, or remove it from them: `number` is then negative."""
+        status, states = task.status, self.states
+        states.statuses[status] += number
+        change(self.retention, (task.expires, task.task_id))
+        if status is TaskStatus.PENDING:
+            entry: _CountedEntry = (task.stale_at, task.task_id, task.created, task.group)
+            if task.not_before is None:
+                change(states.in_line, entry)
+                change(states.in_line_since, task.created)
+            else:
+                change(states.delayed, entry)
+                change(self.agenda, (task.not_before, task.task_id))
+        elif status is TaskStatus.TAKEN:
+            change(self.agenda, (task.lease_until, task.task_id))
+            self.running.add(task.group, number)
+        elif status is TaskStatus.FAILURE:
+            change(self.dead, place_of(task))
 
     def claimable(
         self, key: str, moment: ClaimMoment, count: int, leaves_out: LeavesOut = None, *, newest_first: bool
@@ -441,10 +416,10 @@ class MemoryQueue:
         return keys
 
     def any_in(self, ranges: Sequence[Range]) -> bool:
-        """Return whether a line is in one of some ranges, which are in order."""
-        firsts = [first for first, _until in ranges]
-        keys = self._lines.irange(firsts[0])
-        return any(key < ranges[bisect_right(firsts, key) - 1][1] for key in keys)
+        """Return whether a line is in one of some ranges."""
+        firsts, untils = zip(*ranges, strict=True)
+        lines_before = self._lines.bisect_left
+        return [*map(lines_before, firsts)] != [*map(lines_before, untils)]
 
     def get(self, key: str) -> WaitingLine | None:
         """Return a line; None if it has no task."""
