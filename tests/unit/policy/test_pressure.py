@@ -228,8 +228,7 @@ def test_the_admission_limit_judges_by_the_task_that_asks() -> None:
 @given(st.lists(st.floats(0.02, 9.0), min_size=1, max_size=20))
 def test_lives_are_counted_by_their_harmonic_mean(lives: list[float]) -> None:
     counter = FlowCounter(DEADLINE_SECONDS)
-    counter.offered(100.0, len(lives) + 1)
-    counter.offered_for(100.0, [*lives, DEADLINE_SECONDS])
+    counter.offered(100.0, len(lives) + 1, [*lives, DEADLINE_SECONDS])
     flow = counter.flow(100.0)
     mean = (len(lives) + 1) / (sum(1 / life for life in lives) + 1 / DEADLINE_SECONDS)
     assert flow.life_seconds(DEADLINE_SECONDS) == pytest.approx(mean, rel=1e-6)

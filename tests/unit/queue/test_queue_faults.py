@@ -100,7 +100,7 @@ class TestClaim:
     def test_what_was_claimed_before_the_second_take_failed_is_returned(self, place: Place) -> None:
         queue = self.overloaded(place)
         queue.put("fresh")
-        place.before("claim", fail, calls=range(1, 100))
+        place.before("take", fail, calls=range(1, 100))
         assert [claim.task.payload for claim in queue.claim(3)] == ["fresh"]
         assert place.logged() == [("claimed only 1 of 3 tasks", True)]
 
@@ -112,7 +112,7 @@ class TestClaim:
 
     def test_a_second_take_that_fails_with_nothing_claimed_is_an_error(self, place: Place) -> None:
         queue = self.overloaded(place)
-        place.before("claim", fail, calls=range(1, 100))
+        place.before("take", fail, calls=range(1, 100))
         with pytest.raises(StoreError):
             queue.claim()
         assert queue.stats().shed_by_reason == {"codel": 2}
@@ -250,7 +250,7 @@ class TestFreshLeases:
         queue = place.queue()
         assert queue.claim() == []  # the first claim looks before it takes
         queue.put("old", task_id="a")
-        place.before("claim", lambda: place.before("replace", lambda: place.clock.advance(20)), range(1))
+        place.before("take", lambda: place.before("replace", lambda: place.clock.advance(20)), range(1))
         place.before("due", lambda: place.clock.advance(20), calls=range(1))
         assert queue.claim(2) == []
         released = known(queue, "a")

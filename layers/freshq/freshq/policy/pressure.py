@@ -618,22 +618,20 @@ class FlowCounter:
         """Return the counts of a window, to be added to."""
         return self._windows[window]
 
-    def offered(self, now: float, count: int = 1) -> None:
-        """Count tasks that were put, including rejected ones."""
-        self._windows[floor(now / self.window_seconds)]["offered"] += count
-
-    def offered_for(self, now: float, lives_seconds: Iterable[float]) -> None:
-        """Count the tasks with a max age of their own among the offered ones.
+    def offered(self, now: float, count: int = 1, lives_seconds: Iterable[float] = ()) -> None:
+        """Count tasks that were put, including rejected ones, and among these the tasks with a max age.
 
         Args:
             now: When they were put, in seconds.
-            lives_seconds: Age at which each offered task is stale.
+            count: How many they are.
+            lives_seconds: Age at which each of them is stale; empty: none has a max age of its own.
         """
+        counts = self._windows[floor(now / self.window_seconds)]
+        counts["offered"] += count
         shorter_than = self._shorter_than_seconds
         # A task that is put by a run whose deadline has passed has no life, and is rejected.
         own = [max(SHORTEST_OWN_SECONDS, seconds) for seconds in lives_seconds if 0 < seconds < shorter_than]
         if own:
-            counts = self.counts(self.window(now))
             counts["own"] += len(own)
             counts["own_urgency"] += round(sum(URGENCY_SCALE / seconds for seconds in own))
 

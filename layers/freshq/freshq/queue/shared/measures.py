@@ -154,8 +154,7 @@ class FlowMeter:
     def offered(self, now: float, tasks: Sequence[Task]) -> None:
         """Count tasks that were put, including those turned away."""
         with self._lock:
-            self._counter.offered(now, len(tasks))
-            self._counter.offered_for(now, [task.stale_at - task.created for task in tasks])
+            self._counter.offered(now, len(tasks), [task.stale_at - task.created for task in tasks])
             for task in tasks:
                 if self.counts_values:
                     self._counter.valued(now, task.worth, PUT_OF_BAND)
