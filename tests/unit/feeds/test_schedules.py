@@ -243,6 +243,22 @@ class TestScheduler:
         assert node.fire() == 0
         assert payloads(queue.claim(limit=5)) == ["work"]
 
+    @pytest.mark.parametrize("ahead_seconds", [2 * 86_400, 10 * 365 * 86_400])
+    def test_a_clock_that_was_far_ahead_silences_no_schedule(
+        self, queue: Queue, clock: Clock, caplog: pytest.LogCaptureFixture, ahead_seconds: float
+    ) -> None:
+        node, other = (Scheduler(queue, [Schedule.of("m", Every(60), "work")]) for _ in range(2))
+        clock.advance(ahead_seconds)
+        run(node, Advance(clock, rounds=2))
+        clock.advance(-ahead_seconds)
+        began = clock.now
+        run(node, Advance(clock, rounds=3))
+        ids = [task.task_id for task in queue.list() if task.created < began + ahead_seconds / 2]
+        assert len(ids) == 2
+        days = f"{ahead_seconds / 86_400:.1f} days ahead; it starts anew"
+        assert [message.endswith(days) for message in caplog.messages] == [True]
+        assert [other.fire(), other.fire()] == [1, 0]
+
     @pytest.mark.parametrize(("catch_up", "expected"), [(1, [4]), (3, [2, 3, 4]), (9, [1, 2, 3, 4])])
     def test_a_limited_number_of_missed_ticks_fire_late(
         self, queue: Queue, clock: Clock, caplog: pytest.LogCaptureFixture, catch_up: int, expected: list[int]

@@ -59,6 +59,8 @@ MAX_MISSED: Final = 10_000
 # First step of the search for the latest ticks.
 FIRST_LOOK_BACK_SECONDS: Final = 1.0
 LONGEST_SLEEP_SECONDS: Final = 60.0
+# A mark further ahead is of a wrong clock, and its schedule starts anew instead of waiting for that time.
+MAX_AHEAD_SECONDS: Final = 86_400.0
 # Before the next try of a failed tick, or of all ticks while the store does not answer.
 RETRY_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=LONGEST_SLEEP_SECONDS)
 # The arguments of put that a schedule may set. `on_conflict` is excluded: it would free the id of a tick
@@ -98,9 +100,20 @@ class HighWaterMarks:
         return None if record is None else _state(record.values)
 
     def advance(
-        self, record_name: str, passed: Collection[float] = (), failed: Collection[float] = ()
+        self,
+        record_name: str,
+        passed: Collection[float] = (),
+        failed: Collection[float] = (),
+        *,
+        anew: bool = False,
     ) -> None:
         """Note that ticks were fired or skipped, and that others failed unless another node got past them.
+
+        Args:
+            record_name: Name of the schedule's record.
+            passed: The ticks that were fired or skipped.
+            failed: The ticks that failed.
+            anew: Whether to forget the state before.
 
         Raises:
             StoreError: If the store did not answer, or other nodes changed the record at each try.
@@ -108,7 +121,7 @@ class HighWaterMarks:
         gone = {*passed}
 
         def changed(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
-            before = _state(values)
+            before = _state({} if anew else values)
             new = [tick for tick in failed if tick > before.last]
             left = (*(tick for tick in before.failed if tick not in gone), *new)
             after = ScheduleState(max([before.last, *passed, *new]), left)
@@ -483,6 +496,11 @@ class Scheduler:
         if state is None:
             self._marks.advance(name, [now])
             return 0, {}
+        if state.last > now + MAX_AHEAD_SECONDS:
+            message = "schedule %s: a clock was wrong, its last tick is %.1f days ahead; it starts anew"
+            logger.warning(message, schedule.name, (state.last - now) / 86_400)
+            self._marks.advance(name, [now], anew=True)
+            return 0, {}
         skipped, left = _skipped_and_left(schedule, state, now)
         self._skip(schedule, skipped)
         fired, errors = 0, dict[float, Exception]()
@@ -572,7 +590,8 @@ class Scheduler:
         pause = RETRY_BACKOFF.delay_seconds(self._failed_rounds + 1, 1.0)
         try:
             now = self._queue.admin.now()
-            due = [schedule for schedule in self._schedules if self._looks[schedule.name] <= now]
+            waiting = {name for name, at in self._looks.items() if now < at <= now + LONGEST_SLEEP_SECONDS}
+            due = [schedule for schedule in self._schedules if schedule.name not in waiting]
             works = [self._look(schedule, now, pause) for schedule in due]
             self._failed_rounds = 0 if all(works) else self._failed_rounds + 1
             return min(self._looks.values(), default=math.inf) - self._queue.admin.now()
