@@ -217,9 +217,11 @@ def test_errors_say_what_to_do(dialect: str, error: Exception, advice: str) -> N
 @pytest.mark.parametrize(
     ("url", "advice"),
     [
-        ("postgresql+pg8000://localhost/q", "write postgresql:// for the driver of freshq[sql]"),
-        ("postgresql+asyncpg://localhost/q", "for asyncio; write postgresql:// instead"),
-        ("sqlite+aiosqlite:///q.db", "for asyncio; write sqlite:// instead"),
+        ("postgresql+pg8000://localhost/q", "cannot use the driver 'postgresql+pg8000'; write postgresql://"),
+        ("postgresql+nosuch://localhost/q", "write postgresql://"),
+        ("mysql+mysqlconnector://localhost/q", "write mysql://"),
+        ("sqlite+aiosqlite:///q.db", "write sqlite://"),
+        ("sqlite+pysqlcipher:///q.db", "not installed"),
     ],
 )
 def test_other_drivers_are_refused(url: str, advice: str) -> None:

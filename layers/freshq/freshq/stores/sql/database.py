@@ -127,13 +127,13 @@ def open_engine(url: str | sa.URL, limits: ConnectionLimits = DEFAULT) -> sa.Eng
     """
     parsed = parsed_url(url)
     name = parsed.get_backend_name()
+    is_own = parsed.drivername == DRIVERS[name]
     try:
-        if parsed.get_dialect().is_async:
-            msg = f"url: {parsed.drivername!r} is for asyncio; write {name}:// instead, for AsyncQueue too"
+        if not is_own and (name != "sqlite" or parsed.get_dialect().is_async):
+            msg = f"url: freshq cannot use the driver {parsed.drivername!r}; write {name}://, for AsyncQueue too"
             raise ValueError(msg)
         return _opened(parsed, limits)
     except (ImportError, NoSuchModuleError) as error:
-        is_own = parsed.drivername == DRIVERS[name]
         advice = "install freshq[sql]" if is_own else f"write {name}:// for the driver of freshq[sql]"
         msg = f"url: the driver of {parsed.drivername!r} is not installed ({error}); {advice}"
         raise ValueError(msg) from error
