@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 
-from freshq import Queue
+from freshq import Queue, Settlement
 from freshq.errors import StoreError, TableMissing, Unreachable
 
 HARMLESS: Final = [
@@ -22,6 +22,7 @@ HARMLESS: Final = [
     "TimeZone = 'Pacific/Chatham'",
     "enable_indexscan = off",
     "bytea_output = 'escape'",
+    "array_nulls = off",
 ]
 REFUSED: Final = {
     "search_path = no_such_schema": (TableMissing, "search_path"),
@@ -30,6 +31,7 @@ REFUSED: Final = {
 OF_MARIADB: Final = {
     "max_statement_time": "0.0001",
     "sql_select_limit": "1",
+    "max_join_size": "10",
     "sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
     "autocommit": "0",
     "completion_type": "1",
@@ -63,8 +65,8 @@ def live(queue: Queue) -> None:
     assert {claim.task.task_id: claim.task.payload for claim in claims}[ODD] == {"text": ODD}
     for claim in claims[:2]:
         queue.retry(claim, error=ODD, delay_seconds=5)
-    for claim in claims[2:]:
-        queue.complete(claim, result=ODD)
+    queue.complete(claims[2], result=ODD)
+    queue.settle_many([Settlement.complete(claim, ODD) for claim in claims[3:]])
     assert (queue.stats().success, queue.stats().delayed) == (4, 2)
     assert queue.stats(approximate=True).success == 4
 
@@ -111,19 +113,38 @@ def test_row_security_is_refused(postgres_engine: sa.Engine) -> None:
                 connection.exec_driver_sql(statement)
 
 
-@pytest.mark.parametrize("name", OF_MARIADB)
-def test_a_server_of_mariadb_whose_settings_do_not_matter(mariadb_engine: sa.Engine, name: str) -> None:
-    apart = sa.create_engine(mariadb_engine.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+@contextmanager
+def global_setting(engine: sa.Engine, name: str, value: str) -> Iterator[sa.Connection]:
+    """Change a setting of a server of MariaDB; yield a connection."""
+    apart = sa.create_engine(engine.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with apart.connect() as connection:
         found = connection.exec_driver_sql("SHOW GLOBAL VARIABLES LIKE %s", (name,)).fetchall()
         if not found:
             pytest.skip("this version has no such setting")
         before = found[0][1]
-        connection.exec_driver_sql(f"SET GLOBAL {name} = {OF_MARIADB[name]}")
+        connection.exec_driver_sql(f"SET GLOBAL {name} = {value}")
         try:
-            url = mariadb_engine.url.render_as_string(hide_password=False)
-            with closing(Queue.sql(url)) as queue:
-                live(queue)
+            yield connection
         finally:
             as_number = before.replace(".", "").isdigit() or before in ("ON", "OFF")
             connection.exec_driver_sql(f"SET GLOBAL {name} = " + (before if as_number else f"'{before}'"))
+
+
+@pytest.mark.parametrize("name", OF_MARIADB)
+def test_a_server_of_mariadb_whose_settings_do_not_matter(mariadb_engine: sa.Engine, name: str) -> None:
+    url = mariadb_engine.url.render_as_string(hide_password=False)
+    with global_setting(mariadb_engine, name, OF_MARIADB[name]), closing(Queue.sql(url)) as queue:
+        live(queue)
+
+
+def test_tables_have_transactions_whatever_engine_the_server_prefers(mariadb_engine: sa.Engine) -> None:
+    url = mariadb_engine.url.set(database="odd").render_as_string(hide_password=False)
+    with global_setting(mariadb_engine, "default_storage_engine", "'MyISAM'") as connection:
+        connection.exec_driver_sql("CREATE DATABASE odd")
+        try:
+            with closing(Queue.sql(url)) as queue:
+                queue.create_table()
+            engines = "SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = 'odd'"
+            assert connection.exec_driver_sql(engines).scalars().all() == ["InnoDB"]
+        finally:
+            connection.exec_driver_sql("DROP DATABASE odd")

@@ -87,14 +87,17 @@ PLANNING: Final = {
 RELIED_ON: Final = {
     "row_security": "off",  # a policy that hides tasks becomes an error
     "standard_conforming_strings": "on",
+    "array_nulls": "on",  # or arrays hold the text NULL
 }
-# MariaDB's and MySQL's. Other values end SELECTs early, refuse updates, begin a transaction after each
-# commit, or do not notice an id that is taken.
+# MariaDB's and MySQL's. Other values end SELECTs early or refuse them, refuse updates, begin a transaction
+# after each commit, do not notice an id that is taken, or make tables without transactions.
 SESSION_OF_MYSQL: Final = {
     "sql_select_limit": "18446744073709551615",
+    "sql_big_selects": "1",
     "sql_safe_updates": "0",
     "completion_type": "0",
     "unique_checks": "1",
+    "default_storage_engine": "InnoDB",
 }
 # Their limits of the time of a statement; the driver's answer timeout stays.
 TIME_LIMITS: Final = {"mariadb": "max_statement_time", "mysql": "max_execution_time"}
