@@ -290,6 +290,22 @@ def test_a_connection_of_pymysql(mariadb_server: Server, mariadb_engine: sa.Engi
         assert known(queue, "a").payload == "newer"
 
 
+@pytest.mark.parametrize("charset", ["utf8", "latin1"])
+def test_a_connection_whose_character_set_lacks_letters(mariadb_engine: sa.Engine, charset: str) -> None:
+    """Unless the SQL mode is strict, MariaDB replaces them without an error."""
+    queue = Queue(SqlStore(mariadb_engine))
+    callers = sa.create_engine(
+        mariadb_engine.url.update_query_dict({"charset": charset}), poolclass=sa.NullPool
+    )
+    with callers.begin() as connection:
+        connection.exec_driver_sql("SET SESSION sql_mode = ''")
+        for text in ("\U0001f600", "日本 \\'"):
+            queue.put(text, task_id="a", group=text, on_conflict="update", connection=connection)
+        queue.put_many([{"payload": text, "task_id": "b"}, {"payload": 1}], connection=connection)
+    assert (known(queue, "a").payload, known(queue, "a").group) == (text, text)
+    assert known(queue, "b").payload == text
+
+
 def test_a_connection_of_psycopg_for_asyncio(postgres_server: Postgres, apart: AsyncEngine) -> None:
     del apart  # its tables are empty
     address = postgres_server.url.replace("+psycopg", "")

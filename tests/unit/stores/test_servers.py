@@ -34,7 +34,7 @@ LIMITS: Final = ConnectionLimits(
 PLANNING: Final = (
     "enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; "
     "SET plan_cache_mode = force_generic_plan; SET jit = off; SET row_security = off; "
-    "SET standard_conforming_strings = on"
+    "SET standard_conforming_strings = on; SET array_nulls = on"
 )
 
 

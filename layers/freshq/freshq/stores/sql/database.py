@@ -133,7 +133,9 @@ def open_engine(url: str | sa.URL, limits: ConnectionLimits = DEFAULT) -> sa.Eng
     is_own = parsed.drivername == DRIVERS[name]
     try:
         if not is_own and (name != "sqlite" or parsed.get_dialect().is_async):
-            msg = f"url: freshq cannot use the driver {parsed.drivername!r}; write {name}://, for AsyncQueue too"
+            msg = (
+                f"url: freshq cannot use the driver {parsed.drivername!r}; write {name}://, also for asyncio"
+            )
             raise ValueError(msg)
         return _opened(parsed, limits)
     except (ImportError, NoSuchModuleError) as error:

@@ -101,19 +101,22 @@ class KeyBytes(sa.types.TypeDecorator[str]):
 
 
 class LongText(sa.types.TypeDecorator[str]):
-    """Text of up to 16 MB."""
+    """Text of up to 16 MB in MariaDB and MySQL, whose Text is limited to 64 KB.
+
+    It is sent as bytes: an application's connection may have a character set without some of its letters, and
+    MariaDB then replaces them unless its SQL mode is strict.
+    """
 
     impl = sa.Text
     cache_ok = True
 
     @override
     def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
-        """Return Text, or a longer type for MariaDB and MySQL, whose Text is limited to 64 KB."""
-        if dialect.name not in ("mysql", "mariadb"):
-            return dialect.type_descriptor(sa.Text())
         from sqlalchemy.dialects import mysql  # noqa: PLC0415 - only the dialect in use is loaded
 
         return dialect.type_descriptor(mysql.MEDIUMTEXT(charset="utf8mb4"))
+
+    process_bind_param = KeyBytes.process_bind_param
 
 
 def key_text(size_bytes: int) -> sa.types.TypeEngine[str]:
@@ -129,7 +132,7 @@ def required(name: str, kind: Any, server_default: sa.TextClause | None = None) 
 
 def long_text() -> sa.types.TypeEngine[str]:
     """Return the type of text of up to 16 MB."""
-    return LongText()
+    return sa.Text().with_variant(LongText(), "mysql", "mariadb")
 
 
 @lru_cache(maxsize=16)
