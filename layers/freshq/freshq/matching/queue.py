@@ -176,24 +176,28 @@ class SharedMatchOptions:
             StoreError: If the store did not answer.
         """
         checked = checked_config(values)
-        first_values = {} if self._override else self._named
         with self._lock:
             if not checked:
                 self._follow(self._read())
-                return self.config
-            for _ in range(MAX_TRIES):
-                stored = self._read()
-                before = first_values if stored is None else checked_config(stored.values)
-                new = before | checked
-                named = {name: self._named[name] for name in self._named.keys() - checked.keys()}
-                if not self._is_known and not self._override:
-                    self._check(new, named)
-                if self._store.write_options(_stored_form(new), None if stored is None else stored.version):
-                    self._named = named
-                    self._is_known, self._is_new = True, False
-                    self._apply(new)
-                    return self.config
-        raise RefusedError("resources: other processes changed their options; try again")
+            elif not any(self._changes(checked) for _ in range(MAX_TRIES)):
+                raise RefusedError("resources: other processes changed their options; try again")
+            return self.config
+
+    def _changes(self, checked: dict[str, Any]) -> bool:
+        """Store checked options, and use them; return False if another process changed them in between."""
+        stored = self._read()
+        first_values = {} if self._override else self._named
+        before = first_values if stored is None else checked_config(stored.values)
+        new = {**before, **checked}
+        named = {name: self._named[name] for name in self._named.keys() - checked.keys()}
+        if not self._is_known and not self._override:
+            self._check(new, named)
+        if not self._store.write_options(_stored_form(new), None if stored is None else stored.version):
+            return False
+        self._named = named
+        self._is_known, self._is_new = True, False
+        self._apply(new)
+        return True
 
     def _read(self) -> StoredValues | None:
         stored = self._store.read_options()

@@ -666,6 +666,19 @@ class LineRecords:
         if not lines:
             return
         since = ElapsedTime()
+        self._put_missing(queue, lines)
+        with self._lock:
+            of = self._of(queue)
+            for line, task in lines.items():
+                of.checks[line] = _Check(since, task.stale_at)
+                of.checks.move_to_end(line)
+                if of.is_claimed:
+                    of.known.may_have_work(line)
+            while len(of.checks) > MAX_CHECKS:
+                of.checks.popitem(last=False)
+
+    def _put_missing(self, queue: str, lines: dict[Line, Task]) -> None:
+        """Write the records that some lines lack, or that end before the tasks that enter the lines."""
         records = {item["taskId"]["S"]: item for item in self._calls.get_many(self._ids(queue, lines))}
         missing = [
             line_record(queue, line, task.updated, task.stale_at)
@@ -676,15 +689,6 @@ class LineRecords:
             each_in_threads(self._calls.put, missing)
         elif missing:
             self._calls.put(missing[0])
-        with self._lock:
-            of = self._of(queue)
-            for line, task in lines.items():
-                of.checks[line] = _Check(since, task.stale_at)
-                of.checks.move_to_end(line)
-                if of.is_claimed:
-                    of.known.may_have_work(line)
-            while len(of.checks) > MAX_CHECKS:
-                of.checks.popitem(last=False)
 
     def view(
         self, queue: str, clock: Callable[[], float]

@@ -116,13 +116,7 @@ class SqlTransactions(Transactions):
     def hold(self, search: HeldSearch, context: SettlingContext) -> Iterator[HeldTask | None]:
         # A failed block rolls back to a savepoint: the row stays locked until the attempt is stored.
         with ExitStack() as transaction:
-            row, passed_over = self._lock_best(transaction, search, context)
-            if row is None:
-                with self._kept(transaction):
-                    transaction.close()  # upkeep needs its own transactions
-                cleared = self._lines.clear_stale(search.request().queue, context.now())
-                if passed_over + cleared + context.bring_in_due():
-                    row, _ = self._lock_best(transaction, search, context)
+            row = self._locked_best(transaction, search, context)
             if row is None:
                 yield None
                 return
@@ -175,6 +169,20 @@ class SqlTransactions(Transactions):
                     why = f"{ENDED} ({_cause_of(error)})"
                 held.failed = self._store_failed(row, savepoint, _after(error, row.task, context, why))
             raise
+
+    def _locked_best(
+        self, transaction: ExitStack, search: HeldSearch, context: SettlingContext
+    ) -> _LockedRow | None:
+        """Begin a transaction and lock the best task; if there is none, bring in due tasks and try again."""
+        row, passed_over = self._lock_best(transaction, search, context)
+        if row is not None:
+            return row
+        with self._kept(transaction):
+            transaction.close()  # upkeep needs its own transactions
+        cleared = self._lines.clear_stale(search.request().queue, context.now())
+        if passed_over + cleared + context.bring_in_due():
+            row, _ = self._lock_best(transaction, search, context)
+        return row
 
     def _lock_best(
         self, transaction: ExitStack, search: HeldSearch, context: SettlingContext
