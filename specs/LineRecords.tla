@@ -7,6 +7,7 @@
 (* until it has noticed.  The index shows a put within Lag.  Times are     *)
 (* ages and rests in seconds, so there is no clock.  The first producer    *)
 (* puts the task; the others only announce, as their tasks could only help.*)
+(* So does a claimer that looks once more into a line that it closed.      *)
 (***************************************************************************)
 EXTENDS Integers, FiniteSets
 

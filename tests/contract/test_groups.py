@@ -1,9 +1,10 @@
 """Groups on DynamoDB: claims find the groups with work without a query per group, and miss none."""
 
+import time
 from typing import Any
 
 import pytest
-from local.faults import counted, meanwhile
+from local.faults import counted, meanwhile, refused
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Claim, Queue, StoreError
@@ -14,12 +15,20 @@ from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.dynamodb.line_records import LINE_PREFIX, LineRules, line_record
 from freshq.stores.lines import Line
 from tests.conftest import StoreUnderTest, on_table
+from tests.support.dynamodb_double import DynamoDBDouble, Tables
 from tests.support.readings import known
 
 # Maximum number of calls of an empty claim.
 MAX_EMPTY_CALLS = 10
 # After this time a closing is overdue by every clock.
 LONG_SECONDS = 120.0
+
+
+@pytest.fixture
+def double_store() -> StoreUnderTest:
+    """Return a store on the double of DynamoDB."""
+    client: Any = DynamoDBDouble(Tables(time.time))
+    return on_table("dynamodb_double", client)
 
 
 @pytest.fixture
@@ -203,6 +212,45 @@ class TestDone:
 
 
 class TestNothingIsForgotten:
+    @pytest.mark.usefixtures("_list_always")
+    def test_a_put_while_its_line_is_closed_is_found_before_the_recheck(
+        self, double_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(line_records, "EMPTY_CHECK_SECONDS", 0.0)
+        put_groups(double_store, 1)
+        worker, producer = double_store.queue(), double_store.queue()
+        assert double_store.client is not None
+        deletion = "BatchWriteItem"
+        with meanwhile(double_store.client, deletion, lambda: producer.put("meanwhile", group="g0")):
+            assert len(worker.claim()) + len(worker.claim()) == 1
+        assert [item for item in line_items(double_store) if "closing" not in item] == []
+        assert [claim.task.payload for claim in worker.claim()] == ["meanwhile"]
+        assert len([item for item in line_items(double_store) if "closing" not in item]) == 1
+
+    @pytest.mark.usefixtures("_list_always")
+    def test_a_throttled_table_keeps_no_claim_from_its_task_nor_empty_lines_for_ever(
+        self, double_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(line_records, "EMPTY_CHECK_SECONDS", 3600.0)
+        far = double_store.clock.now + 3600
+        lines = [Line(0, f"g{number}") for number in range(60)]
+        write(double_store, [line_record("default", line, far - 3600, far) for line in lines])
+        worker, producer, client = double_store.queue(), double_store.queue(), double_store.client
+        assert client is not None
+        producer.put("first", group="g0")
+        claims = [claim for _ in range(30) for claim in worker.claim()]  # it meets every empty line
+        for name in ("EMPTY_CHECK_SECONDS", "QUIET_SECONDS"):
+            monkeypatch.setattr(line_records, name, 0.0)
+        for number in range(2):
+            producer.put(number)
+            code = "ProvisionedThroughputExceededException"
+            with refused(client, "Query", code=code, let_pass=30, times=1):
+                claims += worker.claim()
+        claims += [*worker.claim(), *worker.claim()]
+        assert len(claims) == 3
+        assert "checked later" in caplog.text
+        assert [item for item in line_items(double_store) if "closing" not in item] == []
+
     def test_a_put_that_trusted_a_record_that_was_taken_away(
         self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
     ) -> None:

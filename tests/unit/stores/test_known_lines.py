@@ -7,6 +7,7 @@ from typing import Any
 
 from freshq.queue.lines import WINDOW_LINES, LineBook
 from freshq.stores.dynamodb.line_records import (
+    CLOSING_LINES,
     EMPTY_CHECK_SECONDS,
     EMPTY_CHECKS,
     OUTDATED_SECONDS,
@@ -92,7 +93,7 @@ def test_a_drained_line_is_closed_at_once_if_it_is_quiet() -> None:
     known.drained(B, 0.0, quiet=False)
     assert known.to_close(1, 9, 0.0) == {A: True}
     assert known.lines() == [B]
-    known.closed([A])
+    known.closed([A], [A], 0.0)
     known.announced([(A, 1.0)])
     assert set(known.lines()) == {A, B}
 
@@ -132,7 +133,7 @@ def test_a_new_announcement_opens_a_line_that_is_being_closed() -> None:
     known.announced([(A, 1.0)])
     assert known.to_close(1, 9, 0.0) == {A: True}
     known.announced([(A, 2.0)])
-    known.closed([A])
+    known.closed([A], [A], 0.0)
     assert known.lines() == looked_into(known, 0.0) == [A]
 
 
@@ -148,3 +149,26 @@ def test_after_a_second_look_every_line_found_empty_is_due_once() -> None:
     for line in known.lines():
         known.found_empty(line, EMPTY_CHECK_SECONDS / 2)
     assert known.due_checks(9, EMPTY_CHECK_SECONDS / 2) == []
+
+
+def test_a_line_that_was_closed_here_is_looked_into_once_more_unless_it_is_known_again() -> None:
+    known = knowing(3)
+    closing, closed_here, again = known.lines()
+    for line in known.lines():
+        known.drained(line, 0.0, quiet=True)
+    known.closed([closing, closed_here, again], [closed_here, again], 1.0)
+    known.may_have_work(again)
+    assert known.closed_before(0.9) == []
+    assert known.closed_before(1.0) == [closed_here]
+    assert known.closed_before(9.0) == []
+    known.closed([], [A], 2.0)
+    known.look_again()
+    assert known.closed_before(1.0) == [A]
+
+
+def test_only_the_lines_that_were_closed_last_are_looked_into_once_more() -> None:
+    known = knowing(0)
+    lines = [Line(0, f"g{number}") for number in range(CLOSING_LINES + 2)]
+    known.closed([], lines, 1.0)
+    known.closed([], lines[2:3], 2.0)
+    assert known.closed_before(2.0) == [*lines[3:], lines[2]]

@@ -54,7 +54,8 @@ WHOLE_LIST_SECONDS: Final = 30.0
 # Pages of a megabyte, or about 9,000 records, that one listing reads at most of either.
 MAX_LIST_PAGES: Final = 2
 NEVER: Final = float("-inf")
-# Lines of a closing: with it, they fill one BatchWriteItem.
+# Lines of a closing: with it, they fill one BatchWriteItem. Its process looks once more into as many: a task
+# may have been put between the last look into a line and the deletion of its record.
 CLOSING_LINES: Final = 24
 # Clocks differ by less. A process that has just learned of a closing waits this much longer.
 MAX_CLOCK_SKEW_SECONDS: Final = 60.0
@@ -421,14 +422,20 @@ class LineClosings:
         with self._lock:
             left = self._left.setdefault(closing_id, lines_of(closing))
         lines = left[:limit]
-        for line in self.with_work(queue, lines, now):
-            self._calls.put(line_record(queue, line, now, now + LONGEST_DEADLINE_SECONDS))
+        self.announce_again(queue, lines, now)
         if len(left) > limit:
             with self._lock:
                 self._left[closing_id] = left[limit:]
         else:
             self._calls.delete(closing_id)
         return len(lines)
+
+    def announce_again(self, queue: str, lines: Sequence[Line], now: float) -> list[Line]:
+        """Write the records of closed lines that have live tasks; return these lines."""
+        working = self.with_work(queue, lines, now)
+        for line in working:
+            self._calls.put(line_record(queue, line, now, now + LONGEST_DEADLINE_SECONDS))
+        return working
 
     def with_work(self, queue: str, lines: Sequence[Line], now: float) -> list[Line]:
         """Return the lines with live tasks; it queries each line at least once."""
@@ -466,6 +473,8 @@ class KnownLines:
         self._open: list[str] = []
         self._empty: OrderedDict[Line, _EmptyLine] = OrderedDict()
         self._closing: dict[Line, _EmptyLine] = {}
+        # Not known any more: lines that this process closed last, and when, in monotonic seconds.
+        self._closed: OrderedDict[Line, float] = OrderedDict()
         # Processes that know the same lines begin at different ones.
         self._salt = uuid.uuid4().int
 
@@ -505,9 +514,10 @@ class KnownLines:
         return bisect_right(self._open, after), bisect_left(self._open, until)
 
     def look_again(self) -> None:
-        """Make the check of each line found empty due, however recently it was checked."""
+        """Make the check of each line found empty or closed due, however recently it was checked."""
         for empty in self._empty.values():
             empty.seen = NEVER
+        self._closed.update(dict.fromkeys(self._closed, NEVER))
 
     def has_many_empty(self) -> bool:
         """Return whether there are more lines found empty than a claim checks."""
@@ -559,11 +569,29 @@ class KnownLines:
             return {}
         return {line: empty.drained_here for line, empty in islice(self._closing.items(), most)}
 
-    def closed(self, lines: Iterable[Line]) -> None:
-        """Forget lines whose records were deleted, unless they were announced again in between."""
+    def closed(self, lines: Iterable[Line], closed_here: Iterable[Line], now: float) -> None:
+        """Forget lines without records, unless they were announced again in between.
+
+        Args:
+            lines: The lines.
+            closed_here: Those whose records this process has deleted.
+            now: Monotonic time in seconds.
+        """
         for line in lines:
             if self._closing.pop(line, None) is not None:
                 del self._announced_at[line]
+        for line in closed_here:
+            self._closed[line] = now
+            self._closed.move_to_end(line)
+        while len(self._closed) > CLOSING_LINES:
+            self._closed.popitem(last=False)
+
+    def closed_before(self, moment: float) -> list[Line]:
+        """Return lines that were closed before a monotonic time, each once, unless they are known again."""
+        lines = [line for line, at in self._closed.items() if at <= moment]
+        for line in lines:
+            del self._closed[line]
+        return [line for line in lines if line not in self._announced_at]
 
 
 class _Check(NamedTuple):
@@ -746,8 +774,15 @@ class LineRecords:
         with self._lock:
             of.known.announced(listed)
             has_many_empty = of.known.has_many_empty()
-        if has_many_empty:
-            self._check_again(queue, clock(), LISTED_CHECKS)
+            closed = of.known.closed_before(moment - EMPTY_CHECK_SECONDS)
+        try:
+            for line in self._closings.announce_again(queue, closed, clock()) if closed else ():
+                with self._lock:
+                    of.known.may_have_work(line)
+            if has_many_empty:
+                self._check_again(queue, clock(), LISTED_CHECKS)
+        except StoreError:  # the claim still serves the lines that may have work
+            logger.warning("queue %r: its empty lines are checked later", queue, exc_info=True)
 
     def close_empty(self, queue: str, clock: Callable[[], float], least: int) -> None:
         """Delete the records of up to `CLOSING_LINES` empty lines, if there are at least `least`.
@@ -778,7 +813,7 @@ class LineRecords:
         if not lines or self._closings.close(queue, lines, now):
             with self._lock:
                 of = self._of(queue)
-                of.known.closed(closing)
+                of.known.closed(closing, lines, time.monotonic())
                 for line in lines:
                     of.checks.pop(line, None)
 
@@ -821,18 +856,22 @@ class LineRecords:
         return self._closings.recheck(queue, now, CLAIM_RECHECKS)
 
     def _check_again(self, queue: str, now: float, limit: int) -> None:
-        """Recheck up to `limit` lines that this process found empty; close the empty ones."""
-        with self._lock:
-            lines = self._of(queue).known.due_checks(limit, time.monotonic())
-        working = set(self._closings.with_work(queue, lines, now))
-        with self._lock:
-            known, moment = self._of(queue).known, time.monotonic()
-            for line in lines:
-                if line in working:
-                    known.may_have_work(line)
-                else:
-                    known.found_empty(line, moment)
-        for _ in range(0, limit, CLOSING_LINES):
+        """Recheck up to `limit` lines that this process found empty; close the empty ones.
+
+        It does so in portions, so that a table which throttles some of the reads still makes progress.
+        """
+        for start in range(0, limit, CLOSING_LINES):
+            with self._lock:
+                known = self._of(queue).known
+                lines = known.due_checks(min(limit - start, CLOSING_LINES), time.monotonic())
+            working = set(self._closings.with_work(queue, lines, now))
+            with self._lock:
+                moment = time.monotonic()
+                for line in lines:
+                    if line in working:
+                        known.may_have_work(line)
+                    else:
+                        known.found_empty(line, moment)
             self.close_empty(queue, lambda: now, 1)
 
     def _ids(self, queue: str, lines: Iterable[Line]) -> list[str]:
