@@ -37,11 +37,11 @@ CREATE TABLE tasks (
   due_us BIGINT NOT NULL,
   progress_ppm INTEGER,
   progress_step VARCHAR(200),
-  error TEXT,
-  attempt_record TEXT,
-  result TEXT,
-  successor_record TEXT,
-  payload TEXT NOT NULL,
+  error VARCHAR,
+  attempt_record VARCHAR,
+  result VARCHAR,
+  successor_record VARCHAR,
+  payload VARCHAR NOT NULL,
   PRIMARY KEY (task_id, queue)
   );
 CREATE INDEX tasks_agenda ON tasks (agenda, queue, due_us, status);
@@ -117,7 +117,7 @@ CREATE TABLE tasks_records (
   queue TEXT COLLATE "C" NOT NULL,
   name TEXT COLLATE "C" NOT NULL,
   version VARCHAR(133) NOT NULL,
-  record TEXT NOT NULL,
+  record VARCHAR NOT NULL,
   PRIMARY KEY (queue, name)
   );
 

@@ -5,6 +5,7 @@ Times are whole microseconds since the Unix epoch: exact, and the same on every 
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # The names of all tables and indexes begin with this name; PostgreSQL allows 63 bytes for each.
 TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 NAME_BYTES: Final = 64
+ASTRAL: Final = re.compile("[\U00010000-\U0010ffff]")
 # A lease token is the worker's name (up to 64 bytes) and 33 more bytes, and as many for a successor.
 TOKEN_BYTES: Final = 133
 STATUS_CHARS: Final = 16
@@ -101,22 +103,32 @@ class KeyBytes(sa.types.TypeDecorator[str]):
 
 
 class LongText(sa.types.TypeDecorator[str]):
-    """Text of up to 16 MB in MariaDB and MySQL, whose Text is limited to 64 KB.
-
-    It is sent as bytes: an application's connection may have a character set without some of its letters, and
-    MariaDB then replaces them unless its SQL mode is strict.
-    """
+    """Text of up to 16 MB."""
 
     impl = sa.Text
     cache_ok = True
 
     @override
     def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        """Return Text, or a longer type for MariaDB and MySQL, whose Text is limited to 64 KB."""
+        if dialect.name not in ("mysql", "mariadb"):
+            return dialect.type_descriptor(sa.Text())
         from sqlalchemy.dialects import mysql  # noqa: PLC0415 - only the dialect in use is loaded
 
         return dialect.type_descriptor(mysql.MEDIUMTEXT(charset="utf8mb4"))
 
-    process_bind_param = KeyBytes.process_bind_param
+
+class PayloadText(LongText):
+    """JSON in MariaDB and MySQL, where an application's connection may know no letters beyond U+FFFF.
+
+    Unless its SQL mode is strict, the server replaces these without an error.
+    """
+
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002 - the interface
+        """Return the text with such letters as escapes."""
+        return None if value is None else ASTRAL.sub(lambda found: json.dumps(found[0])[1:-1], value)
 
 
 def key_text(size_bytes: int) -> sa.types.TypeEngine[str]:
@@ -132,7 +144,7 @@ def required(name: str, kind: Any, server_default: sa.TextClause | None = None) 
 
 def long_text() -> sa.types.TypeEngine[str]:
     """Return the type of text of up to 16 MB."""
-    return sa.Text().with_variant(LongText(), "mysql", "mariadb")
+    return LongText()
 
 
 @lru_cache(maxsize=16)
@@ -203,7 +215,7 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
         sa.Column("attempt_record", long_text()),
         sa.Column("result", long_text()),
         sa.Column("successor_record", long_text()),
-        required("payload", long_text()),
+        required("payload", LongText().with_variant(PayloadText(), "mysql", "mariadb")),
         **options,
     )
     _index_tasks(table, tasks, dialect)
