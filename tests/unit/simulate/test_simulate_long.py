@@ -65,7 +65,7 @@ def random_recording(rng: Random, seed: int) -> Recording:
     )
 
 
-@pytest.mark.parametrize("seed", range(1, 21))
+@pytest.mark.parametrize("seed", range(1, 11))
 def test_advice_on_the_first_half_is_good_in_the_second(seed: int) -> None:
     """Within 2 % of the best of all that were compared."""
     today = Settings(servers=SERVERS)
@@ -109,14 +109,12 @@ def test_ten_of_ten_planted_regressions_are_caught(changes: dict[str, Any]) -> N
 
 
 def test_no_false_alarm_in_100_seeds() -> None:
-    """Neither for the same settings nor for equally good ones."""
-    now = Settings(servers=SERVERS)
+    """For equally good settings; equal ones are the same simulation (`test_no_false_alarm`)."""
+    now, new = Settings(servers=SERVERS), read_settings({"servers": SERVERS, "backlog": "1000"})
     for seed in range(100):
         recording = random_recording(Random(seed), seed)
         part = recording.chosen(range(4000), recording.at[:4000])
-        for changes in ({}, {"backlog": "1000"}):
-            new = read_settings({"servers": SERVERS, **changes})
-            assert not replay(part, now, new, Threshold.parse("in_time<-1%"), seed).fails, seed
+        assert not replay(part, now, new, Threshold.parse("in_time<-1%"), seed).fails, seed
 
 
 def test_intervals_of_forecasts_hold_nine_in_ten_times() -> None:
