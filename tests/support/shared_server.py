@@ -15,9 +15,9 @@ SERVERS: Final = pytest.StashKey[ExitStack]()
 CLIENT: Final = pytest.StashKey[DynamoDBClient]()
 AGAIN_SECONDS: Final = 0.5
 MAX_ATTEMPTS: Final = 10
-# Tables with a stream that the running test created. While they exist, each addition or deletion of an index
-# takes DynamoDB Local more than a second longer per table.
-_streamed: Final[list[str]] = []
+# Tables that the running test created. DynamoDB Local reads the descriptions of all tables again and again,
+# and each addition or deletion of an index takes more than a second longer for each that has a stream.
+_created: Final[list[str]] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,7 +45,7 @@ def dynamodb_local(
             raise
         pytest.skip(str(missing))
     client = client_of(address)
-    client.meta.events.register("after-call.dynamodb.CreateTable", _note_stream)
+    client.meta.events.register("after-call.dynamodb.CreateTable", _note_table)
     again: Any = _again_after_failure  # its answer counts, whatever the types say
     for change in ("UpdateTable", "DeleteTable"):
         client.meta.events.register(f"needs-retry.dynamodb.{change}", again)
@@ -53,10 +53,19 @@ def dynamodb_local(
     return client
 
 
-def _note_stream(parsed: Any, **_call: object) -> None:
-    described = parsed.get("TableDescription", {})
-    if described.get("StreamSpecification", {}).get("StreamEnabled"):
-        _streamed.append(described["TableName"])
+def _note_table(parsed: Any, **_call: object) -> None:
+    if described := parsed.get("TableDescription"):
+        _created.append(described["TableName"])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
+    """Leave the tables of a fixture that other tests use, too."""
+    before = len(_created)
+    result = yield
+    if fixturedef.scope != "function":
+        del _created[before:]
+    return result
 
 
 def _again_after_failure(response: Any, attempts: int, **_call: object) -> float | None:
@@ -70,12 +79,12 @@ def _again_after_failure(response: Any, attempts: int, **_call: object) -> float
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[Any]:
-    """Delete the tables with streams after everything else that the test leaves."""
+    """Delete its tables after everything else that the test leaves."""
     result = yield
-    while _streamed:
+    while _created:
         client = item.config.stash[CLIENT]
         with suppress(client.exceptions.ResourceNotFoundException):
-            client.delete_table(TableName=_streamed.pop())
+            client.delete_table(TableName=_created.pop())
     return result
 
 
