@@ -171,8 +171,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
-    """Let Python free everything at exit; otherwise modules in C++ report leaks."""
+    """Let Python free everything at exit; otherwise modules in C++ report leaks.
+
+    Last, because others collect what the tests left behind, and imported objects would take them a second.
+    """
     gc.unfreeze()
 
 

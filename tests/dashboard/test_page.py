@@ -279,7 +279,7 @@ def test_the_token_leaves_the_address_and_stays_for_a_reload(opened: tuple[Page,
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.matrix("width")
+@pytest.mark.matrix
 @pytest.mark.parametrize("width", [400, 1280])
 def test_it_fits_any_width_in_light_and_dark(browser: Browser, queue: Queue, scheme: Any, width: int) -> None:
     queue.put("work", task_id="an-id-" + "x" * 120, group="a group of a long name " * 3)

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
 from tests.template.test_rules import refusals
 from tests.template.test_template import FUNCTIONS, HOOK, deployed, source
@@ -88,6 +87,9 @@ class Stack:
 
     def _identity(self, logical_id: str) -> Any:
         """Return a text that changes if CloudFormation replaces the resource; None without the resource."""
+        # Only the process that runs these tests needs it, and all of them collect this file.
+        from cfnlint.schema import PROVIDER_SCHEMA_MANAGER  # noqa: PLC0415 - a second to load
+
         properties = self._properties(logical_id)
         if properties is None:
             return None
