@@ -188,10 +188,10 @@ def test_a_nearly_empty_queue_is_not_searched_for_lines_from_end_to_end(store: S
     searched: list[tuple[str, str]] = []
     execute = Database._execute
 
-    def note(itself: Database, statement: Any, parameters: Any, rows: Any = None) -> Any:
+    def note(itself: Database, statement: Any, parameters: Any) -> Any:
         if statement.text.startswith("WITH RECURSIVE"):
             searched.append((parameters["of_after"], parameters["of_until"]))
-        return execute(itself, statement, parameters, rows)
+        return execute(itself, statement, parameters)
 
     with patch.object(Database, "_execute", note):
         for _ in range(OLD_TRANSACTIONS):

@@ -681,10 +681,7 @@ class Database:
         Returns:
             The number of changed rows. After a lost reply the statement runs again for every row.
         """
-
-        def run() -> int:
-            return self._execute(statement, {}, rows).changed
-
+        run = partial(self._write, partial(_write_each, statement, rows))
         return self._retried(run, run)
 
     def write_rows(
@@ -701,20 +698,10 @@ class Database:
             rows: Returns the rows for it.
         """
 
-        def run() -> int | None:
-            pool: Any = self.engine.pool  # a StatementPool, as __init__ checked
-            entry, cursor = pool.borrow()
-            try:
-                cursor.execute(BEGIN[self.dialect])
-                written = write(cursor)
-                cursor.execute("COMMIT")
-            except BaseException as error:
-                self._discard(entry, error)
-                raise
-            pool.give_back(entry)
-            return written
+        def insert_each(cursor: Any) -> int:
+            return _write_each(insert, rows(), cursor)
 
-        return self._retried(run, lambda: self._execute(insert, {}, rows()).changed)
+        return self._retried(partial(self._write, write), partial(self._write, insert_each))
 
     def check_requirement(self) -> None:
         """Call `requirement` until it has passed once."""
@@ -758,27 +745,17 @@ class Database:
                 if lock is not None and is_held:
                     lock.release()
 
-    def _execute(
-        self,
-        statement: PreparedStatement,
-        parameters: Any,
-        rows: Sequence[Any] | None = None,
-    ) -> StatementResult:
-        """Run a statement once, or once per row in a single transaction."""
-        self._refuse_write_inside(statement)
+    def _execute(self, statement: PreparedStatement, parameters: Any) -> StatementResult:
+        """Run a statement once; it commits on its own."""
+        if OPEN.get() and not statement.only_reads:
+            self._refuse_inside()
         pool: Any = self.engine.pool  # a StatementPool, as __init__ checked
         lock = self._lock
         entry, cursor = pool.borrow()
         is_held = lock is not None and lock.acquire(timeout=self._lock_seconds)
         try:
-            if rows is None:
-                cursor.execute(statement.text, statement.arguments(parameters))
-            else:
-                cursor.execute(BEGIN[self.dialect])
-                cursor.executemany(statement.text, [statement.arguments(row) for row in rows])
+            cursor.execute(statement.text, statement.arguments(parameters))
             result = StatementResult(cursor.fetchall() if statement.returns_rows else (), cursor.rowcount)
-            if rows is not None:
-                cursor.execute("COMMIT")
         except BaseException as error:
             self._discard(entry, error)
             raise
@@ -787,6 +764,27 @@ class Database:
                 lock.release()
         pool.give_back(entry)
         return result
+
+    def _write(self, write: Callable[[Any], T]) -> T:
+        """Call a function with a cursor of the driver, in one transaction; return its answer."""
+        if OPEN.get():
+            self._refuse_inside()
+        pool: Any = self.engine.pool  # a StatementPool, as __init__ checked
+        lock = self._lock
+        entry, cursor = pool.borrow()
+        is_held = lock is not None and lock.acquire(timeout=self._lock_seconds)
+        try:
+            cursor.execute(BEGIN[self.dialect])
+            answer = write(cursor)
+            cursor.execute("COMMIT")
+        except BaseException as error:
+            self._discard(entry, error)
+            raise
+        finally:
+            if lock is not None and is_held:
+                lock.release()
+        pool.give_back(entry)
+        return answer
 
     @contextmanager
     def held_transaction(self) -> Iterator[tuple[sa.Connection, OpenTransaction]]:
@@ -802,10 +800,6 @@ class Database:
             finally:
                 transaction.is_open = False
                 pool.lent.discard(transaction)
-
-    def _refuse_write_inside(self, statement: PreparedStatement) -> None:
-        if OPEN.get() and not statement.only_reads:
-            self._refuse_inside()
 
     def _refuse_inside(self) -> None:
         """Raise if the caller holds SQLite's only write lock itself, and would wait for it in vain.
@@ -876,6 +870,13 @@ class Database:
             except self._errors as again:
                 failure = again
         raise self.translated(failure) from failure
+
+
+def _write_each(statement: PreparedStatement, rows: Sequence[Any], cursor: Any) -> int:
+    """Run a statement once for each of several rows; return the number of changed rows."""
+    cursor.executemany(statement.text, [statement.arguments(row) for row in rows])
+    changed: int = cursor.rowcount
+    return changed
 
 
 def _forget_connections() -> None:
