@@ -130,17 +130,14 @@ def open_engine(url: str | sa.URL, limits: ConnectionLimits = DEFAULT) -> sa.Eng
     """
     parsed = parsed_url(url)
     name = parsed.get_backend_name()
-    is_own = parsed.drivername == DRIVERS[name]
+    given = parsed.drivername
     try:
-        if not is_own and (name != "sqlite" or parsed.get_dialect().is_async):
-            msg = (
-                f"url: freshq cannot use the driver {parsed.drivername!r}; write {name}://, also for asyncio"
-            )
+        if given != DRIVERS[name] and (name != "sqlite" or parsed.get_dialect().is_async):
+            msg = f"url: freshq cannot use the driver {given!r}; write {name}://, for AsyncQueue too"
             raise ValueError(msg)
         return _opened(parsed, limits)
     except (ImportError, NoSuchModuleError) as error:
-        advice = "install freshq[sql]" if is_own else f"write {name}:// for the driver of freshq[sql]"
-        msg = f"url: the driver of {parsed.drivername!r} is not installed ({error}); {advice}"
+        msg = f"url: the driver {given!r} is not installed ({error}); install freshq[sql] for {name}://"
         raise ValueError(msg) from error
 
 

@@ -104,10 +104,10 @@ class SqlTransactions(Transactions):
     @contextmanager
     def inside(self, connection: CallersConnection | LentConnection) -> Iterator[None]:
         database = self._tasks.database
-        tasks = self._tasks.schema.tasks
-        run = runner_of(connection, database.dialect, sa.update(tasks))
+        nothing = sa.delete(self._tasks.schema.tasks).where(sa.false())
+        run = runner_of(connection, database.dialect, nothing)
         if database.dialect == "sqlite":
-            run = _writing_first(partial(_after_fork, run), tasks)
+            run = _writing_first(run, nothing)
         with database.through(run):
             yield
 
@@ -363,13 +363,13 @@ def _retried(error: Exception, task: Task, context: SettlingContext, reason: str
     return context.lifecycle.retried(*after, traceback=told, max_attempts=limit)
 
 
-def runner_of(given: Any, dialect: str, write: sa.Update) -> Runner:
+def runner_of(given: Any, dialect: str, nothing: sa.Delete) -> Runner:
     """Return how to run a function with the connection that a caller passed.
 
     Args:
         given: The connection, unchecked.
         dialect: Name of the dialect of the queue's database.
-        write: A write to the table of tasks, by which a session chooses its connection.
+        nothing: Deletes no task: a session chooses its connection by a statement.
 
     Raises:
         ValueError: If it is not such a connection, or its database is of another kind.
@@ -378,41 +378,32 @@ def runner_of(given: Any, dialect: str, write: sa.Update) -> Runner:
         _check_class(
             given.connection, (*_async_classes(), *_loaded("freshq.stores.sql.postgresql", "LentAsync"))
         )
-        _check_database(given.connection, dialect, write)
         lent = given.run
-        return lambda work: lent(partial(_call, work=work, write=write))
+        return lambda work: lent(partial(_call, work=work, dialect=dialect, nothing=nothing))
     if (found := _raw(given)) is not None:
         raw, driver = found
         _check_kind(driver.backend, dialect)
         return partial(_call_with_raw, raw, f"{dialect}+{driver.name}")
     _check_class(given, (sa.Connection, *_loaded("sqlalchemy.orm", "Session", "scoped_session")))
-    _check_database(given, dialect, write)
-    return partial(_call, given, write=write)
+    return partial(_call, given, dialect=dialect, nothing=nothing)
 
 
-def _after_fork(run: Runner, work: Callable[[sa.Connection], T]) -> T:
-    """Run work on an application's connection to SQLite, unless its file was open in the parent process."""
-
-    def checked(connection: sa.Connection) -> T:
-        refuse_inherited_by(connection)
-        return work(connection)
-
-    answer: T = run(checked)
-    return answer
-
-
-def _writing_first(run: Runner, tasks: sa.Table) -> Runner:
+def _writing_first(run: Runner, nothing: sa.Delete) -> Runner:
     """Return a runner that makes SQLite's transaction a writer before its first read, as a put would.
 
-    One that begins by reading cannot write any more once another one has written.
+    One that begins by reading cannot write any more once another one has written. A connection that was open
+    at a fork of this process is refused.
     """
-    writes_nothing = sa.delete(tasks).where(sa.false())
     wrote = False
+
+    def begin(connection: sa.Connection) -> None:
+        refuse_inherited_by(connection)
+        connection.execute(nothing)
 
     def call(work: Callable[[sa.Connection], T]) -> T:
         nonlocal wrote
         if not wrote:
-            run(lambda connection: connection.execute(writes_nothing))
+            run(begin)
             wrote = True
         answer: T = run(work)
         return answer
@@ -536,11 +527,12 @@ def _call_with_raw(raw: Any, drivername: str, work: Callable[[sa.Connection], T]
         del _LENT.connection
 
 
-def _call(given: Any, work: Callable[[sa.Connection], T], write: sa.Update) -> T:
+def _call(given: Any, work: Callable[[sa.Connection], T], dialect: str, nothing: sa.Delete) -> T:
     """Call a function with a caller's connection, or with that of its session for a write."""
     connection: sa.Connection = given
     if not isinstance(given, sa.Connection):
-        connection = given.connection(bind_arguments={"clause": write})
+        connection = given.connection(bind_arguments={"clause": nothing})
+    _check_kind(connection.dialect.name, dialect)
     options = connection.get_execution_options()
     if not (callers := {name: value for name, value in options.items() if name in PLAIN}):
         return work(connection)
@@ -573,15 +565,6 @@ def _loaded(module: str, *names: str) -> tuple[type, ...]:
     """Return classes of a module; empty if the module was not imported, and so there are no instances."""
     loaded = sys.modules.get(module)
     return () if loaded is None else tuple(getattr(loaded, name) for name in names)
-
-
-def _check_database(connection: Any, dialect: str, write: sa.Update) -> None:
-    """Raise ValueError if a connection is to another kind of database than the queue's."""
-    try:
-        bind = connection.get_bind(clause=write) if hasattr(connection, "get_bind") else connection
-    except SQLAlchemyError:  # the session has none; its first statement says so
-        return
-    _check_kind(bind.dialect.name, dialect)
 
 
 def _check_kind(there: str, dialect: str) -> None:
