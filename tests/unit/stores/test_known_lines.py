@@ -170,5 +170,5 @@ def test_only_the_lines_that_were_closed_last_are_looked_into_once_more() -> Non
     known = knowing(0)
     lines = [Line(0, f"g{number}") for number in range(CLOSING_LINES + 2)]
     known.closed([], lines, 1.0)
-    known.closed([], lines[2:3], 2.0)
-    assert known.closed_before(2.0) == [*lines[3:], lines[2]]
+    assert known.closed_before(1.0) == lines[2:]
+    assert known.closed_before(2.0) == []

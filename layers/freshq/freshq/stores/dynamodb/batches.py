@@ -396,10 +396,7 @@ def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
         for index in indexes:
             answers[index] = put_one(tasks[index])
 
-    if len(by_id) == 1:
-        put_all(*by_id.values())
-    else:
-        each_in_threads(put_all, by_id.values())
+    each_in_threads(put_all, by_id.values())
     return [answers[index] for index in range(len(tasks))]
 
 

@@ -8,9 +8,9 @@ import time
 import uuid
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import compress, islice
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -61,7 +61,6 @@ CLOSING_LINES: Final = 24
 MAX_CLOCK_SKEW_SECONDS: Final = 60.0
 # The deadline of a line record that upkeep writes: it does not know the deadlines of the tasks.
 LONGEST_DEADLINE_SECONDS: Final = 366 * 86_400.0
-MIN_LINES_FOR_THREADS: Final = 4
 # Number of lines found empty that a claim checks again, and how often each. If there are more, each listing
 # checks many of them: a task that is put into one of a hundred waits for a listing, not for fifty claims.
 EMPTY_CHECKS: Final = 2
@@ -215,8 +214,7 @@ def closing_item(queue: str, lines: Iterable[Line], due_at: float) -> Item:
 
 def lines_of(closing: Item) -> list[Line]:
     """Return the lines that a closing names, without unreadable ones."""
-    names: Sequence[str] = closing.get("lines", {}).get("SS", ())
-    return [line for name in names if (line := _named(name)) is not None]
+    return [line for name in closing.get("lines", {}).get("SS", ()) if (line := _named(name)) is not None]
 
 
 def line_of(item_id: str, queue: str) -> Line | None:
@@ -443,9 +441,7 @@ class LineClosings:
         def has_work(line: Line) -> bool:
             return any(live.may_have_any() for live in self._partitions.live(queue, [line], 0.0, now))
 
-        if len(lines) < MIN_LINES_FOR_THREADS:
-            return list(filter(has_work, lines))
-        return [line for line, works in zip(lines, each_in_threads(has_work, lines), strict=True) if works]
+        return list(compress(lines, each_in_threads(has_work, lines)))
 
 
 @dataclass(slots=True)
@@ -473,8 +469,8 @@ class KnownLines:
         self._open: list[str] = []
         self._empty: OrderedDict[Line, _EmptyLine] = OrderedDict()
         self._closing: dict[Line, _EmptyLine] = {}
-        # Not known any more: lines that this process closed last, and when, in monotonic seconds.
-        self._closed: OrderedDict[Line, float] = OrderedDict()
+        # Lines that this process closed, until a listing looks into them; by monotonic times in seconds.
+        self._closed: dict[Line, float] = {}
         # Processes that know the same lines begin at different ones.
         self._salt = uuid.uuid4().int
 
@@ -517,7 +513,7 @@ class KnownLines:
         """Make the check of each line found empty or closed due, however recently it was checked."""
         for empty in self._empty.values():
             empty.seen = NEVER
-        self._closed.update(dict.fromkeys(self._closed, NEVER))
+        self._closed = dict.fromkeys(self._closed, NEVER)
 
     def has_many_empty(self) -> bool:
         """Return whether there are more lines found empty than a claim checks."""
@@ -580,18 +576,17 @@ class KnownLines:
         for line in lines:
             if self._closing.pop(line, None) is not None:
                 del self._announced_at[line]
-        for line in closed_here:
-            self._closed[line] = now
-            self._closed.move_to_end(line)
-        while len(self._closed) > CLOSING_LINES:
-            self._closed.popitem(last=False)
+        self._closed |= dict.fromkeys(closed_here, now)
 
     def closed_before(self, moment: float) -> list[Line]:
-        """Return lines that were closed before a monotonic time, each once, unless they are known again."""
+        """Return lines that were closed before a monotonic time, each once, unless they are known again.
+
+        If there are many, only the last ones: their upkeep looks into all.
+        """
         lines = [line for line, at in self._closed.items() if at <= moment]
         for line in lines:
             del self._closed[line]
-        return [line for line in lines if line not in self._announced_at]
+        return [line for line in lines if line not in self._announced_at][-CLOSING_LINES:]
 
 
 class _Check(NamedTuple):
@@ -650,27 +645,21 @@ class LineRecords:
                     break
                 self._check(queue, old)
 
-    def announcing(self, task: Task) -> AbstractContextManager[None]:
+    @contextmanager
+    def announcing(self, task: Task) -> Iterator[None]:
         """Announce the line of a task before a block puts it, and again afterwards if the put took long.
 
         Raises:
             StoreError: If the store did not answer.
         """
         line = Line.of(task)
-        if has_record(line):
-            return self._announcing(task, line)
-        self._control.use_level(task.queue, task.priority)
-        return nullcontext()
-
-    @contextmanager
-    def _announcing(self, task: Task, line: Line) -> Iterator[None]:
         self.announce([task])
         try:
             yield
         finally:
             with self._lock:
                 check = self._of(task.queue).checks.get(line)
-            if check is None or RULES.put_was_late(check.since.seconds()):
+            if has_record(line) and (check is None or RULES.put_was_late(check.since.seconds())):
                 self._check(task.queue, {line: task})
 
     def _may_put(self, task: Task) -> bool:
@@ -691,10 +680,14 @@ class LineRecords:
 
     def _check(self, queue: str, lines: dict[Line, Task]) -> None:
         """Read the records of the lines that tasks are about to enter, and write the missing ones."""
-        if not lines:
-            return
         since = ElapsedTime()
-        self._put_missing(queue, lines)
+        records = {item["taskId"]["S"]: item for item in self._calls.get_many(self._ids(queue, lines))}
+        missing = [
+            line_record(queue, line, task.updated, task.stale_at)
+            for line, task in lines.items()
+            if not outlasts(records.get(record_id(queue, line), {}), task.stale_at)
+        ]
+        each_in_threads(self._calls.put, missing)
         with self._lock:
             of = self._of(queue)
             for line, task in lines.items():
@@ -704,19 +697,6 @@ class LineRecords:
                     of.known.may_have_work(line)
             while len(of.checks) > MAX_CHECKS:
                 of.checks.popitem(last=False)
-
-    def _put_missing(self, queue: str, lines: dict[Line, Task]) -> None:
-        """Write the records that some lines lack, or that end before the tasks that enter the lines."""
-        records = {item["taskId"]["S"]: item for item in self._calls.get_many(self._ids(queue, lines))}
-        missing = [
-            line_record(queue, line, task.updated, task.stale_at)
-            for line, task in lines.items()
-            if not outlasts(records.get(record_id(queue, line), {}), task.stale_at)
-        ]
-        if len(missing) > 1:
-            each_in_threads(self._calls.put, missing)
-        elif missing:
-            self._calls.put(missing[0])
 
     def view(
         self, queue: str, clock: Callable[[], float]
@@ -866,12 +846,11 @@ class LineRecords:
                 lines = known.due_checks(min(limit - start, CLOSING_LINES), time.monotonic())
             working = set(self._closings.with_work(queue, lines, now))
             with self._lock:
-                moment = time.monotonic()
                 for line in lines:
                     if line in working:
                         known.may_have_work(line)
                     else:
-                        known.found_empty(line, moment)
+                        known.found_empty(line, time.monotonic())
             self.close_empty(queue, lambda: now, 1)
 
     def _ids(self, queue: str, lines: Iterable[Line]) -> list[str]:
