@@ -247,7 +247,7 @@ class TestPutAndGet:
         ],
     )
     def test_text_that_no_queue_has_is_refused_by_name(self, name: str, words: list[str]) -> None:
-        fails(2, f"Invalid value for '{name}': it has bytes that are not UTF-8", *words)
+        fails(2, f"Invalid value for '{name}': it is not UTF-8, or the locale is not", *words)
 
     @pytest.mark.parametrize("line", ["x", '{"a": 1, "a": 2}', "[" * 100_000])
     def test_nothing_is_put_if_a_line_is_wrong(self, queue: Queue, line: str) -> None:

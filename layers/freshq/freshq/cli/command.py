@@ -181,7 +181,7 @@ class PlainCommand(PlainFlags, TyperCommand):
             value = ctx.params.get(param.name)
             for text in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(text, str) and storable_text(text) != text:
-                    raise typer.BadParameter("it has bytes that are not UTF-8", ctx, cast("Any", param))
+                    raise typer.BadParameter("it is not UTF-8, or the locale is not", ctx, cast("Any", param))
         return rest
 
 
