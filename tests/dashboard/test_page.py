@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -221,6 +221,13 @@ def buried_in_time(queue: Queue, task_id: str) -> bool:
     return True
 
 
+# Pixels between an element and the edge of the box that clips it.
+ROOM_LEFT: Final = """selector => {
+  const found = document.querySelector(selector);
+  return found.getBoundingClientRect().left - found.closest(".scroll").getBoundingClientRect().left;
+}"""
+
+
 def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
     opened: tuple[Page, str, list[str]], queue: Queue
 ) -> None:
@@ -233,6 +240,8 @@ def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
     until(page, lambda: page.inner_text("#pause") == "Resume", "not paused")
     assert queue.paused()
     assert page.inner_text("#chip-state") == "paused"
+    page.wait_for_selector(".scroll .link")
+    assert page.evaluate(ROOM_LEFT, ".scroll .link") >= 5, "the ring of the focus is cut off"
     page.focus("button[aria-label='Redrive one']")
     page.keyboard.press("Enter")
     until(page, lambda: queue.stats().pending == 1, "not redriven")
