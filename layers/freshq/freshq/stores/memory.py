@@ -96,16 +96,13 @@ class StateCounts:
         self.in_line_since: SortedList = SortedList()
         self.delayed: SortedList = SortedList()
 
-    def by_group(self, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
-        """Count the claimable tasks by group, of the `at_most` and a few with the latest deadlines."""
-        return {
-            group: len(times) for group, times in self.newest_by_group(now, created_after, at_most).items()
-        }
-
     def newest_by_group(
         self, now: float, created_after: float, at_most: int
     ) -> dict[str | None, list[float]]:
-        """Return the creation times of the claimable tasks by group, for the tasks that `by_group` counts."""
+        """Return the creation times of the claimable tasks by group.
+
+        These are the `at_most` tasks with the latest deadlines, and a few more.
+        """
         times: defaultdict[str | None, list[float]] = defaultdict(list)
         for _deadline, _id, created, group in islice(self._live(now, reverse=True), at_most + LOOKED_TASKS):
             if created > created_after:
@@ -421,9 +418,9 @@ class MemoryQueue:
         lines_before = self._lines.bisect_left
         return [*map(lines_before, firsts)] != [*map(lines_before, untils)]
 
-    def get(self, key: str) -> WaitingLine | None:
-        """Return a line; None if it has no task."""
-        line: WaitingLine | None = self._lines.get(key)
+    def line(self, key: str) -> WaitingLine:
+        """Return a line, an empty one if it has no task."""
+        line: WaitingLine = self._lines.get(key) or WaitingLine()
         return line
 
 
@@ -611,30 +608,28 @@ class MemoryReader(LimitedLines):
     @override
     def count(self, key: str, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
         if key == ALL_LINES:
-            return self._queue.states.by_group(now, created_after, at_most)
-        return {parse_line(key).group: self._line(key).count(created_after, now, at_most)}
+            newest = self._queue.states.newest_by_group(now, created_after, at_most)
+            return {group: len(times) for group, times in newest.items()}
+        return {parse_line(key).group: self._queue.line(key).count(created_after, now, at_most)}
 
     @override
     def newest(self, key: str, now: float, created_after: float, count: int) -> Times:
         if key == ALL_LINES:
             return self._queue.states.newest_by_group(now, created_after, count)
-        return {parse_line(key).group: [*islice(self._line(key).newest(created_after, now), count)]}
-
-    def _line(self, key: str) -> WaitingLine:
-        return self._queue.get(key) or WaitingLine()
+        return {parse_line(key).group: [*islice(self._queue.line(key).newest(created_after, now), count)]}
 
     @override
     def oldest(self, key: str, now: float, created_after: float, count: int) -> Iterator[tuple[float, str]]:
         keys = self.lines("", END, sys.maxsize) if key == ALL_LINES else [key]
         for _level, of_level in groupby(keys, key=itemgetter(0)):
-            yield from heapq.merge(*(self._line(key).waiting(created_after, now) for key in of_level))
+            yield from heapq.merge(*(self._queue.line(key).waiting(created_after, now) for key in of_level))
 
     @override
     def oldest_created(self, key: str, now: float, created_after: float) -> float | None:
         with self._store.lock:
             if key == ALL_LINES:
                 return self._queue.states.oldest_created(now, created_after)
-            return next((created for created, _id in self._line(key).waiting(created_after, now)), None)
+            return next((created for created, _id in self._queue.line(key).waiting(created_after, now)), None)
 
     @override
     def first_to_expire(self, key: str, now: float, created_after: float) -> list[tuple[float, float]]:
