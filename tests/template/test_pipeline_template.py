@@ -290,6 +290,13 @@ class TestSchedule:
         if (parameter, bound) != ("KeepSilverDays", "MinValue"):  # 0: there is no such option
             assert getattr(Options(**{name: value}), name) == value
 
+    def test_a_stack_with_a_long_name_can_give_the_application_a_shorter_one(self) -> None:
+        pattern = source()["Parameters"]["ApplicationName"]["AllowedPattern"]
+        given = [default("ApplicationName"), "a" * 64, "a" * 65, "a b"]
+        assert [re.fullmatch(pattern, name) is not None for name in given] == [True, True, False, False]
+        chosen = ["HasApplicationName", {"Ref": "ApplicationName"}, {"Ref": "AWS::StackName"}]
+        assert properties("Application")["Name"] == {"Fn::If": chosen}
+
     def test_submit_takes_the_same_settings_of_spark(self) -> None:
         variables = properties("DailyRun")["Target"]["Input"]["Fn::Sub"][1]
         assert source()["Outputs"]["SparkParameters"]["Value"] == variables["Parameters"]
