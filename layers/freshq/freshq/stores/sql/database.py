@@ -53,8 +53,7 @@ if TYPE_CHECKING:
 NOW_US: Final = {
     "sqlite": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
     "postgresql": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
-    "mysql": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
-    "mariadb": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
+    **dict.fromkeys(("mysql", "mariadb"), "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"),
 }
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -70,8 +69,7 @@ BEGIN: Final = {
     # IMMEDIATE, because a transaction that starts by reading cannot write once another one has written.
     "sqlite": "BEGIN IMMEDIATE",
     "postgresql": "BEGIN ISOLATION LEVEL READ COMMITTED",
-    "mysql": "START TRANSACTION",
-    "mariadb": "START TRANSACTION",
+    **dict.fromkeys(("mysql", "mariadb"), "START TRANSACTION"),
 }
 # PostgreSQL caches the plan of a frequent statement. A queue starts empty, and the best plan for an empty
 # table is a full scan. Every statement of the store can use an index at any table size.
@@ -229,8 +227,7 @@ def _begin(connection: sa.Connection) -> None:
 _ON_CONNECT: Final = {
     "sqlite": _prepare_sqlite,
     "postgresql": _prepare_postgresql,
-    "mysql": _prepare_mysql,
-    "mariadb": _prepare_mysql,
+    **dict.fromkeys(("mysql", "mariadb"), _prepare_mysql),
 }
 
 
@@ -258,8 +255,7 @@ def _mysql_arguments(limits: ConnectionLimits) -> dict[str, Any]:
 _CONNECT_ARGUMENTS: Final = {
     "sqlite": _sqlite_arguments,
     "postgresql": _postgresql_arguments,
-    "mysql": _mysql_arguments,
-    "mariadb": _mysql_arguments,
+    **dict.fromkeys(("mysql", "mariadb"), _mysql_arguments),
 }
 
 
