@@ -121,7 +121,7 @@ def test_it_ends_when_told_to(sqlite_url: str, told: signal.Signals) -> None:
 def test_wrong_use_is_one_line(sqlite_url: str) -> None:
     for arguments, why in (
         (["--host", "256.1.1.1"], "port: cannot listen"),
-        (["--host", "\udcff"], "port: cannot listen"),
+        (["--host", "\udcff"], "'--host': it is not UTF-8"),
         (["--queue", "memory://"], "memory://"),
     ):
         done = CliRunner().invoke(app, ["metrics", "--port", "0", "--queue", sqlite_url, *arguments])

@@ -154,9 +154,3 @@ def test_of_several_tasks_all_are_redriven_or_none(queue: Queue) -> None:
     both = freshq("redrive", "--as-new", "a", "b", "--yes")
     assert both.stdout == "task a: PENDING\ntask b: PENDING\n"
     fails(2, "limit: ", "redrive", "--as-new", "--limit", "0")
-
-
-@pytest.mark.usefixtures("queue")
-def test_an_argument_that_is_not_utf8_is_in_the_audit_record() -> None:
-    assert answer("cancel", "--kind", "\udcff", "--yes") == []
-    assert answer("audit")[-1]["given"] == {"kind": r"\udcff"}
