@@ -28,7 +28,7 @@ demo: setup ## Deploy to an embedded AWS emulator, overload it, show what became
 
 # Three processes on two processors: the first mostly waits for an emulator; tests/conftest.py gives it priority.
 PROCESSES ?= 3
-test: setup ## Test every verb and rule once, in about seven minutes (with more processors: PROCESSES=6)
+test: setup ## Test every verb and rule once, in about five minutes (with more processors: PROCESSES=6)
 	@$(BIN)/python -m pytest --numprocesses $(PROCESSES)
 
 test-all: setup ## Run every test on every store (REST=1: without those that make test has just run)
