@@ -391,8 +391,8 @@ def runner_of(given: Any, dialect: str, nothing: sa.Delete) -> Runner:
 def _writing_first(run: Runner, nothing: sa.Delete) -> Runner:
     """Return a runner that makes SQLite's transaction a writer before its first read, as a put would.
 
-    One that begins by reading cannot write any more once another one has written. A connection that was open
-    at a fork of this process is refused.
+    A transaction that begins with a read can no longer write once another one has written. A connection that
+    was open when this process was forked is refused.
     """
     wrote = False
 
@@ -528,7 +528,7 @@ def _call_with_raw(raw: Any, drivername: str, work: Callable[[sa.Connection], T]
 
 
 def _call(given: Any, work: Callable[[sa.Connection], T], dialect: str, nothing: sa.Delete) -> T:
-    """Call a function with a caller's connection, or with that of its session for a write."""
+    """Call a function with a caller's connection, or with the connection that its session writes by."""
     connection: sa.Connection = given
     if not isinstance(given, sa.Connection):
         connection = given.connection(bind_arguments={"clause": nothing})
