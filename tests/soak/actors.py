@@ -15,10 +15,9 @@ from types_boto3_dynamodb import DynamoDBClient
 from freshq import AttachedQueue, Claim, FreshqError, Queue, StoreError
 from freshq.queue.core import core_of
 from tests.soak.history import Journal
+from tests.support.patience import PATIENCE_SECONDS
 
 LEASE_SECONDS: Final = 0.5
-# How long an actor waits for an answer, since the proxy may drop it.
-ANSWER_SECONDS: Final = 1.0
 MAX_AGE_SECONDS: Final = 30.0
 
 SETTLEMENTS: Final = ("complete", "complete", "complete", "fail", "retry", "release", "extend", "abandon")
@@ -68,14 +67,14 @@ class Place:
     Attributes:
         url: Of a SQL database, or the endpoint of a DynamoDB.
         table: Name of the table in DynamoDB; None for SQL.
-        answer_seconds: How long to wait for an answer.
+        answer_seconds: How long to wait for an answer; a busy machine may stall a server for many seconds.
         key: The hash key of an attached table; None for a table of freshq's own.
         lease_seconds: Length of the leases.
     """
 
     url: str
     table: str | None = None
-    answer_seconds: float = ANSWER_SECONDS
+    answer_seconds: float = PATIENCE_SECONDS
     key: str | None = None
     lease_seconds: float = LEASE_SECONDS
 

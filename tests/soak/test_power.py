@@ -288,7 +288,7 @@ class Powered(Server):
 
     def aftermath(self, *, to_the_end: bool) -> Aftermath:
         """Check its contents after the restart."""
-        with closing(Place(self.url, answer_seconds=PATIENCE_SECONDS).open()) as queue:
+        with closing(Place(self.url).open()) as queue:
             assert isinstance(queue, Queue)
             return aftermath(queue, self.actors, to_the_end=to_the_end)
 

@@ -27,7 +27,6 @@ from tests.soak.actors import LEASE_SECONDS, OPENING, Place
 from tests.soak.cast import DOWN_SECONDS, Cast, Network
 from tests.soak.history import OK, balance, check, last_number, read, traced
 from tests.support.attached import Shipments
-from tests.support.patience import PATIENCE_SECONDS
 
 SERVERS: Final[dict[str, type[Server]]] = {"postgres": Postgres, "mariadb": MariaDB}
 IS_LONG: Final = "FRESHQ_SOAK_SECONDS" in os.environ
@@ -43,7 +42,8 @@ CALLS_BETWEEN: Final = 100 if IS_LONG else 0
 SEED: Final = 20_260_000
 # If shorter, leases would expire during a hundred claims on a busy machine.
 DRAIN_LEASE_SECONDS: Final = 60.0
-# DynamoDB Local is slow on a disk.
+# How long an actor waits for an answer, since the proxy may drop it; DynamoDB Local is slow on a disk.
+ANSWER_SECONDS: Final = 1.0
 ON_DISK_ANSWER_SECONDS: Final = 4.0
 
 
@@ -62,8 +62,8 @@ class Scene:
     network: Network | None = None
 
     def opened(self) -> Queue | AttachedQueue:
-        """Return the queue as the checker reaches it, with patience."""
-        return replace(self.behind(), answer_seconds=PATIENCE_SECONDS).open()
+        """Return the queue as the checker reaches it."""
+        return self.behind().open()
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb", "dynamodb_local", "attached"])
@@ -100,7 +100,7 @@ def _on_server(request: pytest.FixtureRequest, stack: ExitStack) -> Scene:
     proxy = stack.enter_context(Proxy(server.port))
     url = sa.make_url(server.url).set(host=HOST, port=proxy.port)
     return Scene(
-        Place(url.render_as_string(hide_password=False)),
+        Place(url.render_as_string(hide_password=False), answer_seconds=ANSWER_SECONDS),
         lambda: Place(server.url),
         Network(proxy, restart if IS_LONG else None),
     )
@@ -120,7 +120,8 @@ def _on_dynamodb(request: pytest.FixtureRequest, stack: ExitStack, key: str | No
     url = request.getfixturevalue("dynamodb_local").meta.endpoint_url
     behind = Place(url, _table_at(url, key), key=key)
     proxy = stack.enter_context(Proxy(int(url.rpartition(":")[2])))
-    return Scene(replace(behind, url=f"http://{HOST}:{proxy.port}"), lambda: behind, Network(proxy))
+    place = replace(behind, url=f"http://{HOST}:{proxy.port}", answer_seconds=ANSWER_SECONDS)
+    return Scene(place, lambda: behind, Network(proxy))
 
 
 def _on_restarted_dynamodb(data: Path, stack: ExitStack, key: str | None) -> Scene:
