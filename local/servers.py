@@ -55,6 +55,8 @@ _SETUP_SECONDS: Final = 120.0
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 20.0
 _POLL_SECONDS: Final = 0.05
+# What is shown of a server's log after an error.
+_SHOWN_CHARACTERS: Final = 4000
 _DATABASE: Final = "freshq"
 _CARELESS: Final = {
     "fsync": "off",
@@ -214,13 +216,14 @@ class Server(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop the server and delete its files."""
+        """Stop the server and delete its files; an error leaves with the end of the server's log."""
+        if error is not None:
+            error.add_note(f"the log of {type(self).__name__} ends with: {self._end_of_log()}")
         self._cleanup.close()
 
     def start(self) -> None:
         """Start it, also after `stop`, on the same port with the same files."""
-        log = self._folder / "server.log"
-        with log.open("ab") as output:
+        with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 self.command(self._folder),
                 stdout=output,
@@ -233,10 +236,17 @@ class Server(ABC):
         deadline = time.monotonic() + _START_SECONDS
         while not _answers(engine):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                message = f"{type(self).__name__} did not come up: {log.read_text(errors='replace')[-800:]}"
+                message = f"{type(self).__name__} did not come up: {self._end_of_log()}"
                 raise Unavailable(message)
             time.sleep(_POLL_SECONDS)
         engine.dispose()
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "server.log"
+
+    def _end_of_log(self) -> str:
+        return self._log.read_text(errors="replace")[-_SHOWN_CHARACTERS:]
 
     def stop(self) -> None:
         """Stop the server's process, by force if it does not exit."""
