@@ -251,6 +251,17 @@ class TestNothingIsForgotten:
         assert "checked later" in caplog.text
         assert [item for item in line_items(double_store) if "closing" not in item] == []
 
+    @pytest.mark.parametrize("answers", range(4))
+    def test_a_query_that_fails_in_the_first_claim_of_a_process_fails_no_later_claim(
+        self, table_store: StoreUnderTest, dynamodb_local: DynamoDBClient, answers: int
+    ) -> None:
+        put_groups(table_store, 3)
+        worker, code = table_store.queue(), "ProvisionedThroughputExceededException"
+        fails_once = refused(dynamodb_local, "Query", code=code, let_pass=answers, times=1)
+        with fails_once, pytest.raises(StoreError):
+            worker.claim()
+        assert len(worker.claim()) == 1
+
     def test_a_put_that_trusted_a_record_that_was_taken_away(
         self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -56,7 +56,10 @@ class Scope:
 
 @lru_cache(maxsize=100_000)
 def _number(text: str) -> Decimal:
-    return Decimal(text)
+    number = Decimal(text)
+    if not number.is_finite():
+        raise refusal("ValidationException", f"{text!r} cannot be converted to a numeric value")
+    return number
 
 
 def plain(value: Item) -> Any:

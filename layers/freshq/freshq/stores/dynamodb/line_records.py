@@ -321,10 +321,11 @@ class LineListing:
             if more is not None:
                 self._next_whole_at = moment
         if self._resume is not None or moment >= self._next_whole_at:
-            if self._resume is None:
-                self._next_whole_at = moment + WHOLE_LIST_SECONDS
+            begins = self._resume is None
             earlier, self._resume = self._pages(0.0, self._resume)
             found += earlier
+            if begins:  # only now: if the store does not answer, the next listing begins again
+                self._next_whole_at = moment + WHOLE_LIST_SECONDS
         self._read_until = now
         return [
             (line, opened) for item_id, opened in found if (line := line_of(item_id, self._queue)) is not None
