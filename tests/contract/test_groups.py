@@ -262,6 +262,27 @@ class TestNothingIsForgotten:
             worker.claim()
         assert len(worker.claim()) == 1
 
+    def test_a_put_while_its_line_is_closed_by_upkeep_that_took_longer_than_clocks_differ(
+        self, double_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        worker, client, clock = double_store.queue(), double_store.client, double_store.clock
+        assert client is not None
+        worker.put("first", group="g0")
+        assert drain(worker) == 1
+        for name in ("EMPTY_CHECK_SECONDS", "QUIET_SECONDS"):
+            monkeypatch.setattr(line_records, name, 0.0)
+
+        def look_and_put() -> None:
+            double_store.queue().admin.recover()
+            double_store.queue().put("meanwhile", group="g0")
+
+        slow = meanwhile(client, "Query", lambda: clock.advance(LONG_SECONDS))
+        with slow, meanwhile(client, "BatchWriteItem", look_and_put):
+            worker.admin.recover()
+        clock.advance(LONG_SECONDS)
+        double_store.queue().admin.recover()
+        assert [claim.task.payload for claim in double_store.queue().claim()] == ["meanwhile"]
+
     def test_a_put_that_trusted_a_record_that_was_taken_away(
         self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -352,26 +352,27 @@ class LineClosings:
         self._known_for: dict[str, ElapsedTime] = {}
         self._left: dict[str, list[Line]] = {}
 
-    def close(self, queue: str, lines: Sequence[Line], now: float) -> bool:
+    def close(self, queue: str, lines: Sequence[Line], clock: Callable[[], float]) -> bool:
         """Delete the records of up to `CLOSING_LINES` lines; return whether that was done.
 
         Args:
             queue: Name of the queue.
             lines: The lines.
-            now: Current time in seconds.
+            clock: Returns the time in seconds since the epoch. A closing that is dated back is overdue too
+                soon.
 
         Raises:
             StoreError: If the store did not answer. The records may be deleted; a closing names them.
         """
         since = ElapsedTime()
-        self._put_closing(queue, lines, now)
+        self._put_closing(queue, lines, clock())
         if not RULES.may_delete(since.seconds()):
             return False
         try:
             self._calls.delete_many([record_id(queue, line) for line in lines])
         finally:
             if RULES.deletion_was_late(since.seconds()):
-                self._put_closing(queue, lines, now + since.seconds())
+                self._put_closing(queue, lines, clock())
         return True
 
     def _put_closing(self, queue: str, lines: Sequence[Line], now: float) -> None:
@@ -609,8 +610,9 @@ class _QueueLines:
     listing: LineListing
     known: KnownLines = field(default_factory=KnownLines)
     checks: OrderedDict[Line, _Check] = field(default_factory=OrderedDict)
-    # Only a process that claims needs to know the lines.
+    # Only a process that claims needs to know the lines, and finds them empty: by this clock.
     is_claimed: bool = False
+    clock: Callable[[], float] = time.time
     next_recheck: float = field(default_factory=lambda: time.monotonic() + CLAIM_RECHECK_SECONDS)
 
 
@@ -715,6 +717,8 @@ class LineRecords:
         keys = [str(level) for level in control.levels]
         known = None
         if control.grouped:
+            with self._lock:
+                self._of(queue).clock = clock
             self._list(queue, clock)
             with self._lock:
                 known = self._of(queue).known
@@ -761,18 +765,17 @@ class LineRecords:
                 with self._lock:
                     of.known.may_have_work(line)
             if has_many_empty:
-                self._check_again(queue, clock(), LISTED_CHECKS)
+                self._check_again(queue, LISTED_CHECKS)
         except StoreError:  # the claim still serves the lines that may have work
             logger.warning("queue %r: its empty lines are checked later", queue, exc_info=True)
 
-    def close_empty(self, queue: str, clock: Callable[[], float], least: int) -> None:
+    def close_empty(self, queue: str, least: int) -> None:
         """Delete the records of up to `CLOSING_LINES` empty lines, if there are at least `least`.
 
         If the store does not answer, a later call does it.
 
         Args:
             queue: Name of the queue.
-            clock: Returns the time in seconds since the epoch; called if there are lines to close.
             least: Fewest lines.
         """
         with self._lock:
@@ -782,16 +785,16 @@ class LineRecords:
         if not closing:
             return
         try:
-            self._close(queue, closing, clock())
+            self._close(queue, closing, of.clock)
         except StoreError:
             logger.warning("the records of %d empty lines stay for now", len(closing), exc_info=True)
 
-    def _close(self, queue: str, closing: dict[Line, bool], now: float) -> None:
+    def _close(self, queue: str, closing: dict[Line, bool], clock: Callable[[], float]) -> None:
         # The process that took the last task also deletes the record, unless it died.
         doubtful = [line for line, drained_here in closing.items() if not drained_here]
         present = {item["taskId"]["S"] for item in self._calls.get_many(self._ids(queue, doubtful))}
         lines = [line for line, drained in closing.items() if drained or record_id(queue, line) in present]
-        if not lines or self._closings.close(queue, lines, now):
+        if not lines or self._closings.close(queue, lines, clock):
             with self._lock:
                 of = self._of(queue)
                 of.known.closed(closing, lines, time.monotonic())
@@ -814,7 +817,7 @@ class LineRecords:
         """
         if not self._control.read(queue).grouped:
             return 0
-        self._check_again(queue, now, limit)
+        self._check_again(queue, limit)
         return self._closings.recheck(queue, now, limit)
 
     def tidy_in_claim(self, queue: str, now: float) -> int:
@@ -836,23 +839,23 @@ class LineRecords:
             of.next_recheck = moment + CLAIM_RECHECK_SECONDS
         return self._closings.recheck(queue, now, CLAIM_RECHECKS)
 
-    def _check_again(self, queue: str, now: float, limit: int) -> None:
+    def _check_again(self, queue: str, limit: int) -> None:
         """Recheck up to `limit` lines that this process found empty; close the empty ones.
 
         It does so in portions, so that a table which throttles some of the reads still makes progress.
         """
         for start in range(0, limit, CLOSING_LINES):
             with self._lock:
-                known = self._of(queue).known
+                known, clock = (of := self._of(queue)).known, of.clock
                 lines = known.due_checks(min(limit - start, CLOSING_LINES), time.monotonic())
-            working = set(self._closings.with_work(queue, lines, now))
+            working = set(self._closings.with_work(queue, lines, clock()))
             with self._lock:
                 for line in lines:
                     if line in working:
                         known.may_have_work(line)
                     else:
                         known.found_empty(line, time.monotonic())
-            self.close_empty(queue, lambda: now, 1)
+            self.close_empty(queue, 1)
 
     def _ids(self, queue: str, lines: Iterable[Line]) -> list[str]:
         return [record_id(queue, line) for line in lines]

@@ -425,7 +425,7 @@ class DynamoReader(DynamoWaiting, LineReader["IndexEntry"]):
                     quiet = self.moment.now - search.newest_created >= QUIET_SECONDS
                     self._groups.drained(line, now, quiet=quiet)
         least = MIN_CLOSING_LINES if len(taken) == self._request.limit else 1
-        self.store.line_records.close_empty(self.queue, self.clock, least)
+        self.store.line_records.close_empty(self.queue, least)
 
 
 @dataclass(eq=False)
