@@ -31,7 +31,7 @@ from freshq.worker.runner import CoroutineRunner
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
 from tests.support.refusals import refused
-from tests.support.worker_threads import InThread, Quiet, wait_until, work_off
+from tests.support.worker_threads import InThread, Quiet, lease_of, wait_until, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -422,13 +422,25 @@ class TestWaiting:
         assert waiting.lost(call) == set()
         assert [run.claim.lease_until for run in runs] >= until
 
-    def test_their_leases_are_extended(self) -> None:
-        queue = Queue.memory(order="fifo", lease_seconds=0.6)
-        batched = Batched(within_seconds=1.5)
+    def test_their_leases_are_extended_and_they_know_their_time(self) -> None:
+        clock = ManualClock()
+        queue = Queue.memory(order="fifo", clock=clock, lease_seconds=20, max_age_seconds=1000)
+        left = list[float | None]()
+
+        def answer(tasks: list[Task]) -> list[Any]:
+            left.extend(task.seconds_left() for task in tasks)
+            return [task.payload for task in tasks]
+
+        batched = Batched(answer, batch=3, within_seconds=LONG_SECONDS)
         ids = numbers(queue, 2)
-        work_off(queue, batched.handlers, concurrency=1)
-        assert outcomes(queue, ids) == [(TaskStatus.SUCCESS, number, None, 1) for number in range(2)]
-        assert batched.calls == [ids]
+        with InThread(Worker(queue, batched.handlers, concurrency=1, poll_seconds=0.01)) as work:
+            wait_until(lambda: work.worker.status().running == 1 and queue.stats().taken == 2)
+            clock.advance(15)
+            wait_until(lambda: all(lease_of(queue, each) == clock() + 20 for each in ids))
+            ids += [queue.put(2, kind="embed", task_id="embed-2").task_id]
+            wait_until(lambda: queue.stats().success == 3)
+        assert outcomes(queue, ids) == [(TaskStatus.SUCCESS, number, None, 1) for number in range(3)]
+        assert (batched.calls, left) == ([ids], [985, 985, 1000])
 
     def test_the_end_of_the_worker_returns_them_uncounted(self, queue: Queue) -> None:
         batched = Batched(within_seconds=LONG_SECONDS)

@@ -145,7 +145,7 @@ class TaskRun:
 
     def extended(self, claim: Claim) -> None:
         """Continue with a claim whose lease is longer."""
-        give_handle(claim.task, self.handle)
+        keep_run(claim.task, self.claim.task)
         self.claim = claim
 
     def await_coroutine(self, coroutine: Future[Any]) -> None:
