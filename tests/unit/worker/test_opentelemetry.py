@@ -37,7 +37,7 @@ from freshq.model.telemetry import PutSpan
 from freshq.policy import BacklogLimit, WhenFull
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
-from freshq.telemetry import OpenTelemetry, Outcome
+from freshq.telemetry import OpenTelemetry, Outcome, otel
 from freshq.testing import FaultyStore, ManualClock
 from tests.support import isolated
 from tests.support.functions import PROJECT
@@ -562,8 +562,9 @@ class TestMetrics:
         }
 
     def test_of_a_queue_that_does_not_answer_are_missing_and_the_others_there(
-        self, told: Told, caplog: pytest.LogCaptureFixture
+        self, told: Told, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(otel, "READING_SECONDS", PATIENCE_SECONDS)
         store = FaultyStore()
         for queue in (store.queue(name="away"), Queue.memory()):
             told.telemetry.watch(queue)
