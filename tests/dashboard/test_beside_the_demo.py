@@ -7,6 +7,7 @@ import pytest
 from local.demo import dashboard_beside
 
 from freshq import Queue
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def test_it_is_served_as_long_as_the_load() -> None:
@@ -14,9 +15,9 @@ def test_it_is_served_as_long_as_the_load() -> None:
         assert address is not None
         root = address.partition("#")[0]
         assert root.startswith("http://127.0.0.1:")
-        assert httpx.get(root).status_code == 200
+        assert httpx.get(root, timeout=PATIENCE_SECONDS).status_code == 200
     with pytest.raises(httpx.ConnectError):
-        httpx.get(root)
+        httpx.get(root, timeout=PATIENCE_SECONDS)
 
 
 def test_the_demo_goes_on_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

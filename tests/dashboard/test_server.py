@@ -143,7 +143,7 @@ class TestAccess:
 
     def test_its_own_address_is_a_known_host_name(self, queue: Queue) -> None:
         with Dashboard(Shown(queue), "127.0.0.2").beside() as url:
-            assert httpx.get(url).status_code == 200
+            assert httpx.get(url, timeout=PATIENCE_SECONDS).status_code == 200
 
     @pytest.mark.parametrize(
         "path", ["/", "/static/main.js", "/palette.css", "/api/queue", "/nothing", "/api/do"]
@@ -522,7 +522,8 @@ class TestLastHour:
             root, _, token = url.partition("#token=")
 
             def recorded() -> bool:
-                answer = httpx.get(f"{root}api/queues", headers={"X-Freshq-Token": token})
+                headers = {"X-Freshq-Token": token}
+                answer = httpx.get(f"{root}api/queues", headers=headers, timeout=PATIENCE_SECONDS)
                 return [row["trend"] for row in answer.json()["rows"]] == [[1], [1]]
 
             wait_until(recorded)
@@ -533,14 +534,15 @@ class TestServing:
         dashboard = Dashboard(Shown(queue))
         with dashboard.beside() as url:
             root, _, token = url.partition("#token=")
-            assert httpx.get(root).status_code == 200
             headers = {"X-Freshq-Token": token}
-            assert httpx.get(f"{root}api/queue", headers=headers).json()["name"] == "quotes"
-            with httpx.stream("GET", f"{root}api/live", headers=headers, timeout=PATIENCE_SECONDS) as stream:
-                assert next(stream.iter_lines()) == "event: history"
+            with httpx.Client(base_url=root, headers=headers, timeout=PATIENCE_SECONDS) as client:
+                assert client.get("/").status_code == 200
+                assert client.get("/api/queue").json()["name"] == "quotes"
+                with client.stream("GET", "/api/live") as stream:
+                    assert next(stream.iter_lines()) == "event: history"
         assert not any(thread.name == "freshq-dashboard" for thread in threading.enumerate())
         with pytest.raises(httpx.ConnectError):
-            httpx.get(root)
+            httpx.get(root, timeout=PATIENCE_SECONDS)
 
     def test_each_start_has_its_own_token(self, queue: Queue) -> None:
         first, second = (Dashboard(Shown(queue)) for _ in range(2))

@@ -41,7 +41,8 @@ def served(queue: Queue) -> Iterator[str]:
 
 def scraped(url: str) -> dict[str, float]:
     """Return the values by name, of the one queue that there is."""
-    families = text_string_to_metric_families(httpx.get(url).raise_for_status().text)
+    answer = httpx.get(url, timeout=PATIENCE_SECONDS).raise_for_status()
+    families = text_string_to_metric_families(answer.text)
     samples = [sample for family in families for sample in family.samples]
     assert {sample.labels["queue"] for sample in samples} == {"quotes"}
     return {sample.name: sample.value for sample in samples}
@@ -75,9 +76,9 @@ def test_a_store_that_does_not_answer_fails_the_scrape_and_not_the_server() -> N
     store = FaultyStore()
     with served(store.queue(name="quotes")) as url:
         with store.down():
-            assert httpx.get(url).status_code == 503
+            assert httpx.get(url, timeout=PATIENCE_SECONDS).status_code == 503
         assert scraped(url)["freshq_tasks_pending"] == 0
-        assert httpx.get(url.replace("/metrics", "/other")).status_code == 404
+        assert httpx.get(url.replace("/metrics", "/other"), timeout=PATIENCE_SECONDS).status_code == 404
 
 
 def test_names_are_those_of_the_page_on_operations() -> None:
@@ -109,7 +110,7 @@ def test_it_ends_when_told_to(sqlite_url: str, told: signal.Signals) -> None:
         try:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["url"]
-            assert "freshq_tasks_pending" in httpx.get(url).text
+            assert "freshq_tasks_pending" in httpx.get(url, timeout=PATIENCE_SECONDS).text
             process.send_signal(told)
             assert process.wait(PATIENCE_SECONDS) == 0
         finally:

@@ -207,8 +207,8 @@ class TestServer:
         with served(Queue.memory()) as client:
             assert client.get("/healthz").status_code == 200
             # The first connection is still open.
-            refused = httpx.get(client.base_url.join("/v1/stats"))
-            assert httpx.get(client.base_url.join("/healthz")).status_code == 200
+            refused = httpx.get(client.base_url.join("/v1/stats"), timeout=PATIENCE_SECONDS)
+            assert httpx.get(client.base_url.join("/healthz"), timeout=PATIENCE_SECONDS).status_code == 200
             assert (refused.status_code, refused.json()["error"]) == (503, "ServiceUnavailable")
             assert (refused.headers["Retry-After"], refused.headers["Connection"]) == ("1", "close")
 
@@ -269,11 +269,12 @@ def command(
 
 def test_a_signal_ends_it_after_its_answers(address: str) -> None:
     with command(address) as (serving, url):
-        assert httpx.post(f"{url}/v1/tasks", json={"task_id": "a"}).status_code == 201
+        post = partial(httpx.post, f"{url}/v1/tasks", timeout=PATIENCE_SECONDS)
+        assert post(json={"task_id": "a"}).status_code == 201
         with closing(HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE_SECONDS)) as waiting:
             waiting.request("GET", "/v1/tasks?task_id=a&wait_seconds=20")
             # The server has read that once it answers a later request.
-            assert httpx.post(f"{url}/v1/tasks", json={"payload": 2}).status_code == 201
+            assert post(json={"payload": 2}).status_code == 201
             serving.send_signal(signal.SIGTERM)
             answer = waiting.getresponse()
             assert (answer.status, json.load(answer)["status"]) == (200, "PENDING")
