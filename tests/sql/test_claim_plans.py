@@ -195,8 +195,9 @@ def sqlite_store(sqlite_url: str) -> Iterator[SqlStore]:
 
 
 @pytest.fixture
-def postgres_store(postgres_server: Server) -> Iterator[SqlStore]:
+def postgres_store(postgres_server: Server, postgres_at_rest: sa.Engine) -> Iterator[SqlStore]:
     """Return a store with many tasks, and without statistics."""
+    assert postgres_at_rest.url.port == postgres_server.port
     yield from filled(postgres_server.url)
 
 

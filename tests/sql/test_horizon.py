@@ -31,15 +31,15 @@ READS: Final = ("SELECT", "WITH", "UPDATE")
 
 
 @pytest.fixture
-def store(postgres_engine: sa.Engine, clock: Clock) -> StoreUnderTest:
-    return StoreUnderTest("postgresql", lambda _shards: SqlStore(postgres_engine), clock)
+def store(postgres_at_rest: sa.Engine, clock: Clock) -> StoreUnderTest:
+    return StoreUnderTest("postgresql", lambda _shards: SqlStore(postgres_at_rest), clock)
 
 
 @pytest.fixture(autouse=True)
-def snapshot(postgres_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def snapshot(postgres_at_rest: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep a snapshot open, as a report does."""
     monkeypatch.setattr("freshq.stores.sql.horizon.OLD_TRANSACTIONS", OLD_TRANSACTIONS)
-    apart = sa.create_engine(postgres_engine.url, poolclass=sa.NullPool, isolation_level="REPEATABLE READ")
+    apart = sa.create_engine(postgres_at_rest.url, poolclass=sa.NullPool, isolation_level="REPEATABLE READ")
     with apart.connect() as connection:
         connection.execute(sa.text("SELECT count(*) FROM tasks"))
         yield

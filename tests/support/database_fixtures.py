@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -15,6 +16,8 @@ from freshq.stores.sql import ConnectionLimits, SqlStore
 from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.schema import schema
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.postgres import answer
+from tests.support.readings import within_seconds
 
 S = TypeVar("S", bound=Server)
 # A thread or a server that the machine stalls is no outage.
@@ -89,6 +92,23 @@ def _mariadb_tables(mariadb_server: Server) -> Iterator[sa.Engine]:
 def postgres_engine(_postgres_tables: sa.Engine) -> sa.Engine:
     """Return an engine on empty tables."""
     return emptied(_postgres_tables)
+
+
+@pytest.fixture
+def postgres_at_rest(postgres_server: Postgres, postgres_engine: sa.Engine) -> Iterator[sa.Engine]:
+    """Return an engine on empty tables, beside which nothing is vacuumed or analysed.
+
+    Autovacuum changes plans; and while it holds a snapshot, scans read dead entries of an index again.
+    """
+    assert postgres_engine.url.port == postgres_server.port
+    running = "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'autovacuum%'"
+    ask = partial(answer, postgres_server)
+    ask("ALTER SYSTEM SET autovacuum = off")
+    ask("SELECT pg_reload_conf()")
+    assert within_seconds(PATIENCE_SECONDS, lambda: ask(running) == 0)
+    yield postgres_engine
+    ask("ALTER SYSTEM RESET autovacuum")
+    ask("SELECT pg_reload_conf()")
 
 
 @pytest.fixture
