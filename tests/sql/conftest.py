@@ -6,7 +6,8 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import Queue
-from freshq.stores.sql import SqlStore
+from freshq.policy.retry import Backoff, CallRetry
+from freshq.stores.sql import SqlStore, database
 from tests.conftest import DATABASES, StoreUnderTest
 
 EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("name", sa.String(100), primary_key=True))
@@ -36,6 +37,13 @@ def effects(engine: sa.Engine) -> Iterator[sa.Engine]:
     EFFECTS.create(engine)
     yield engine
     EFFECTS.drop(engine)
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat failed calls as often as usual, but without pauses."""
+    retry = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.01, cap_seconds=0.01))
+    monkeypatch.setattr(database, "CALL_RETRY", retry)
 
 
 def write(connection: sa.Connection, name: str) -> None:

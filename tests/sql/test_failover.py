@@ -12,6 +12,7 @@ from freshq.addresses import open_queue
 from freshq.errors import Unreachable
 from freshq.stores.sql.failures import translated
 from freshq.stores.sql.url import parsed_url
+from tests.sql.workers import LIMITS
 from tests.support.readings import payloads
 from tests.support.refusals import refused
 
@@ -62,11 +63,12 @@ def test_a_queue_uses_the_server_that_answers(
     matching.close()
 
 
+@pytest.mark.usefixtures("no_pauses")
 def test_a_server_that_takes_no_writes(postgres_server: Server, postgres_engine: sa.Engine) -> None:
     read_only = "ALTER DATABASE postgres SET default_transaction_read_only = {}"
     apart = sa.create_engine(postgres_server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     del postgres_engine  # its tables are empty
-    with apart.connect() as connection, Queue.sql(postgres_server.url, answer_timeout_seconds=0.5) as queue:
+    with apart.connect() as connection, Queue.sql(postgres_server.url, **LIMITS) as queue:
         connection.execute(sa.text(read_only.format("on")))
         try:
             for verb in (lambda: queue.put("work"), queue.pause):

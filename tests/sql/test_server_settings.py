@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from freshq import Queue, Settlement
 from freshq.errors import StoreError, TableMissing, Unreachable
+from tests.sql.workers import LIMITS
 
 HARMLESS: Final = [
     "client_encoding = 'SQL_ASCII'",
@@ -77,10 +78,11 @@ def test_a_role_whose_settings_do_not_matter(postgres_engine: sa.Engine, setting
         live(queue)
 
 
+@pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("setting", REFUSED)
 def test_a_refusal_names_the_setting(postgres_engine: sa.Engine, setting: str) -> None:
     kind, name = REFUSED[setting]
-    with role(postgres_engine, setting) as url, closing(Queue.sql(url, answer_timeout_seconds=0.5)) as queue:
+    with role(postgres_engine, setting) as url, closing(Queue.sql(url, **LIMITS)) as queue:
         with pytest.raises(kind, match=name):
             queue.put("work")
         if kind is TableMissing:

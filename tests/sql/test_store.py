@@ -24,7 +24,6 @@ from freshq import (
     TaskStatus,
 )
 from freshq.errors import PutIncomplete, TableMissing, Unreachable
-from freshq.policy.retry import Backoff, CallRetry
 from freshq.queue.claim import Search
 from freshq.queue.core import core_of
 from freshq.stores.base import Conflict, Guard
@@ -327,13 +326,6 @@ class TestMigrations:
         for verb in VERBS.values():
             with pytest.raises(TableMissing):
                 verb(queue, claim)
-
-
-@pytest.fixture
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeat failed calls as often as usual, but without pauses."""
-    retry = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.01, cap_seconds=0.01))
-    monkeypatch.setattr(database, "CALL_RETRY", retry)
 
 
 @pytest.mark.usefixtures("no_pauses")
