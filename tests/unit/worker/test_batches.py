@@ -249,7 +249,8 @@ class TestCoroutines:
         assert [known(queue, each).attempts for each in ids] == [1, 1]
 
     def test_it_is_cancelled_only_once_all_its_tasks_are(self) -> None:
-        queue, cancelled = Queue.memory(order="fifo", lease_seconds=1), threading.Event()
+        clock, cancelled = ManualClock(), threading.Event()
+        queue = Queue.memory(order="fifo", clock=clock, lease_seconds=20)
         handlers, seen = Handlers(), list[list[bool]]()
         started = threading.Event()
 
@@ -268,9 +269,11 @@ class TestCoroutines:
         with InThread(Worker(queue, handlers, poll_seconds=0.01)) as work:
             assert started.wait(PATIENCE_SECONDS)
             queue.cancel(first, force=True)
+            clock.advance(15)  # the renewal of its lease finds out
             wait_until(lambda: seen[-1] == [True, False])
             assert not cancelled.is_set()
             queue.cancel(second, force=True)
+            clock.advance(15)
             assert cancelled.wait(PATIENCE_SECONDS)
             wait_until(lambda: work.worker.status().outcomes[Outcome.CANCELLED] == 2)
 

@@ -26,6 +26,7 @@ from freshq.telemetry import Outcome, RunReport
 from freshq.worker import isolate
 from freshq.worker.options import parse_worker_options
 from freshq.worker.slot_process import End, Report
+from tests.conftest import Clock
 from tests.support import isolated
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
@@ -436,22 +437,24 @@ class TestTimeLimit:
 
 
 class TestCancelling:
-    def test_a_run_that_heeds_it_returns(self, tmp_path: Path) -> None:
-        queue = Queue.memory(lease_seconds=0.4)
+    def test_a_run_that_heeds_it_returns(self, tmp_path: Path, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20)
         queue.put(["heeds_cancel", *(str(tmp_path / name) for name in ("started", "heeded"))], task_id="a")
         with Working(queue, kill_grace_seconds=PATIENCE_SECONDS) as working:
             pid = pid_in(tmp_path / "started")
             queue.cancel("a", force=True)
+            clock.advance(15)  # the renewal of its lease finds out
             assert pid_in(tmp_path / "heeded") == pid
             wait_until(lambda: working.worker.status().outcomes[Outcome.CANCELLED] == 1)
             assert is_alive(pid)
 
-    def test_a_run_that_does_not_heed_it_is_killed(self, tmp_path: Path) -> None:
-        queue = Queue.memory(lease_seconds=0.4)
+    def test_a_run_that_does_not_heed_it_is_killed(self, tmp_path: Path, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20)
         queue.put(["waits", str(tmp_path / "started"), str(tmp_path / "never")], task_id="a")
         with Working(queue) as working:
             pid = pid_in(tmp_path / "started")
             queue.cancel("a", force=True)
+            clock.advance(15)
             wait_until(lambda: working.worker.status().outcomes[Outcome.CANCELLED] == 1)
             wait_until(lambda: not is_alive(pid))
         assert known(queue, "a").status is TaskStatus.CANCELLED
