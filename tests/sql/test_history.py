@@ -1,8 +1,10 @@
 """The history of a queue: one event for each change, in the transaction of the change."""
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -317,6 +319,32 @@ class TestSwitch:
             assert len(pulled(store)) == 1
         finally:
             store.history.end("default")
+
+    def test_threads_that_begin_together_all_find_that_it_is_missing(self, sqlite_engine: sa.Engine) -> None:
+        """The check of one may take long, and fail after the table was created in another."""
+        store = SqlStore(sqlite_engine, queue="default", history_seconds=KEPT_SECONDS)
+        checks, created = threading.Event(), threading.Event()
+        requirement = store.database.requirement
+        assert requirement is not None
+
+        def fail_late() -> None:
+            if checks.is_set():
+                requirement()
+            checks.set()
+            assert created.wait(PATIENCE_SECONDS)
+            raise TableMissing("late")
+
+        store.database.requirement = fail_late
+        with ThreadPoolExecutor(1) as threads:
+            first = threads.submit(store.get, "x")
+            assert checks.wait(PATIENCE_SECONDS)
+            with pytest.raises(TableMissing, match="keeps none yet"):
+                store.get("x")
+            store.create_table()
+            created.set()
+            with pytest.raises(TableMissing, match="late"):
+                first.result()
+        assert store.get("x") is None
 
     def test_to_end_it_deletes_the_events_and_a_new_one_has_another_id(
         self, queue: Queue, kept: SqlStore, engine: sa.Engine

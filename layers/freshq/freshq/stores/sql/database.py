@@ -423,15 +423,17 @@ class _CallersTransaction:
 
 
 class _Here(threading.local):
-    """The connections of a thread outside the pool.
+    """What a thread does, and its connections outside the pool.
 
     Attributes:
         callers: Its caller's.
         own: What it uses instead of the common object.
+        checks: Whether it checks the requirement.
     """
 
     callers: _CallersTransaction | None = None
     own: Database | None = None
+    checks: bool = False
 
 
 class Database:
@@ -697,15 +699,15 @@ class Database:
         return self._retried(partial(self._write, write), partial(self._write, insert_each))
 
     def check_requirement(self) -> None:
-        """Call `requirement` until it has passed once."""
-        requirement, self.requirement = self.requirement, None
-        if requirement is None:
+        """Call `requirement` until it has passed once, in each thread that comes before that."""
+        if (requirement := self.requirement) is None or self._here.checks:
             return
+        self._here.checks = True  # its own statements
         try:
             requirement()
-        except BaseException:
-            self.requirement = requirement
-            raise
+            self.requirement = None
+        finally:
+            self._here.checks = False
 
     def translated(self, error: Exception) -> StoreError:
         """Translate an error of SQLAlchemy or the driver into one of freshq's."""
