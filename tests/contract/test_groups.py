@@ -1,6 +1,7 @@
 """Groups on DynamoDB: claims find the groups with work without a query per group, and miss none."""
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from freshq.queue.core import core_of
 from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb.calls import TableCalls
 from freshq.stores.dynamodb.items import Keyspace, encode
-from freshq.stores.dynamodb.line_records import LINE_PREFIX, LineRules, line_record
+from freshq.stores.dynamodb.line_records import LINE_PREFIX, LineRules, closing_item, line_record
 from freshq.stores.lines import Line
 from tests.conftest import StoreUnderTest, on_table
 from tests.support.dynamodb_double import DynamoDBDouble, Tables
@@ -282,6 +283,44 @@ class TestNothingIsForgotten:
         clock.advance(LONG_SECONDS)
         double_store.queue().admin.recover()
         assert [claim.task.payload for claim in double_store.queue().claim()] == ["meanwhile"]
+
+    def test_claims_without_other_upkeep_look_into_the_lines_of_many_closings(
+        self, double_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = double_store.clock
+
+        def elapsed() -> Any:
+            since = clock.now
+            return SimpleNamespace(seconds=lambda: clock.now - since)
+
+        monkeypatch.setattr(line_records, "ElapsedTime", elapsed)
+        monkeypatch.setattr(line_records, "CLAIM_RECHECK_SECONDS", 0.0)
+        put_groups(double_store, 1)
+        worker = double_store.queue()
+        assert drain(worker) == 1
+        lines = [Line(0, f"g{number}") for number in range(100)]
+        write(double_store, [closing_item("default", [line], clock.now) for line in lines])
+        assert worker.claim() == []  # gets to know the closings
+        clock.advance(line_records.RULES.recheck_after_seconds)
+        for _ in range(15):
+            assert worker.claim() == []
+        assert line_items(double_store) == []
+
+    def test_a_claim_serves_while_the_closings_cannot_be_read(
+        self, double_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(line_records, "CLAIM_RECHECK_SECONDS", 0.0)
+        put_groups(double_store, 2)
+        worker = double_store.queue()
+        assert len(worker.claim()) == 1
+
+        def no_answer(*_arguments: Any) -> None:
+            raise StoreError("no answer")
+
+        monkeypatch.setattr(line_records.LineClosings, "recheck", no_answer)
+        double_store.clock.advance(20)  # so the claim does its upkeep first
+        assert len(worker.claim()) == 1
+        assert "closed lines are checked later" in caplog.text
 
     def test_a_put_that_trusted_a_record_that_was_taken_away(
         self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch

@@ -22,7 +22,7 @@ from freshq.stores.clocks import ElapsedTime
 from freshq.stores.dynamodb.batches import each_in_threads
 from freshq.stores.dynamodb.calls import InvalidUpdate
 from freshq.stores.dynamodb.items import CONTROL_PREFIX, has_record, level_name, milliseconds
-from freshq.stores.dynamodb.queries import due_entries, due_query, earliest_due, pages_of
+from freshq.stores.dynamodb.queries import due_entries, due_query, pages_of
 from freshq.stores.lines import CLASS_CHARS, Line
 
 if TYPE_CHECKING:
@@ -72,9 +72,12 @@ OUTDATED_SECONDS: Final = 1.0
 MAX_LOOKS: Final = 3
 # Number of lines whose records a producer remembers having seen.
 MAX_CHECKS: Final = 10_000
-# How many closed lines the upkeep within a claim checks, and how often; the background does more.
-CLAIM_RECHECKS: Final = 1
+# How often the upkeep within a claim checks closed lines, and those of how many closings: a process seldom
+# writes as many in this time, and there may be no other upkeep. The background does more.
 CLAIM_RECHECK_SECONDS: Final = 1.0
+CLAIM_CLOSINGS: Final = 8
+# Closings that a process can know, each for `recheck_after_seconds` before it looks into the lines.
+KNOWN_CLOSINGS: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,9 +351,8 @@ class LineClosings:
         self._calls = partitions.calls
         self._partitions = partitions
         self._lock = new_lock()
-        # Closings in the table: since when this process knows them, and the lines not yet checked.
+        # Since when this process knows the closings in the table.
         self._known_for: dict[str, ElapsedTime] = {}
-        self._left: dict[str, list[Line]] = {}
 
     def close(self, queue: str, lines: Sequence[Line], clock: Callable[[], float]) -> bool:
         """Delete the records of up to `CLOSING_LINES` lines; return whether that was done.
@@ -384,7 +386,7 @@ class LineClosings:
         Args:
             queue: Name of the queue.
             now: Current time in seconds.
-            limit: Maximum number of lines.
+            limit: Maximum number of lines; it looks into all lines of the last closing.
 
         Returns:
             Number of lines checked.
@@ -392,11 +394,17 @@ class LineClosings:
         Raises:
             StoreError: If the store did not answer.
         """
-        entries = earliest_due(self._calls, closings_partition(queue), now + RULES.recheck_after_seconds)
-        ripe = self._ripe(entries, now)[: ceil(limit / CLOSING_LINES)]
-        done = 0
-        for closing in self._calls.get_many(ripe):
-            done += self._recheck(queue, closing, now, limit - done)
+        coming = due_query(closings_partition(queue), "<=", now + RULES.recheck_after_seconds)
+        ripe = self._ripe(due_entries(self._calls.query(coming | {"Limit": KNOWN_CLOSINGS})), now)
+        most, done = max(CLAIM_CLOSINGS, ceil(limit / CLOSING_LINES)), 0
+        # Processes that do this at the same time begin at different ones.
+        start = int(now * 1e6) % max(1, len(ripe) - most + 1)
+        for closing in self._calls.get_many(ripe[start : start + most]):
+            if done < limit:
+                lines = lines_of(closing)
+                self.announce_again(queue, lines, now)
+                self._calls.delete(closing["taskId"]["S"])
+                done += len(lines)
         return done
 
     def _ripe(self, entries: Sequence[tuple[str, float]], now: float) -> list[str]:
@@ -408,27 +416,12 @@ class LineClosings:
         with self._lock:
             known_for = {item_id: self._known_for.get(item_id) or ElapsedTime() for item_id, _due in entries}
             self._known_for = known_for
-            self._left = {item_id: left for item_id, left in self._left.items() if item_id in known_for}
         return [
             item_id
             for item_id, due in entries
             if due + MAX_CLOCK_SKEW_SECONDS <= now
             or known_for[item_id].seconds() >= RULES.recheck_after_seconds
         ]
-
-    def _recheck(self, queue: str, closing: Item, now: float, limit: int) -> int:
-        """Look into up to `limit` lines of a closing; delete it after the last. Return how many."""
-        closing_id = closing["taskId"]["S"]
-        with self._lock:
-            left = self._left.setdefault(closing_id, lines_of(closing))
-        lines = left[:limit]
-        self.announce_again(queue, lines, now)
-        if len(left) > limit:
-            with self._lock:
-                self._left[closing_id] = left[limit:]
-        else:
-            self._calls.delete(closing_id)
-        return len(lines)
 
     def announce_again(self, queue: str, lines: Sequence[Line], now: float) -> list[Line]:
         """Write the records of closed lines that have live tasks; return these lines."""
@@ -821,13 +814,13 @@ class LineRecords:
         return self._closings.recheck(queue, now, limit)
 
     def tidy_in_claim(self, queue: str, now: float) -> int:
-        """Recheck a line whose closing is due at a time in seconds, at most once a second.
+        """Recheck lines whose closing is due at a time in seconds, at most once a second.
 
         Returns:
             How many closed lines were looked into.
 
         Raises:
-            StoreError: If the store did not answer.
+            StoreError: If the store did not answer whether the queue has groups.
         """
         if not self._control.read(queue).grouped:
             return 0
@@ -837,7 +830,11 @@ class LineRecords:
             if moment < of.next_recheck:
                 return 0
             of.next_recheck = moment + CLAIM_RECHECK_SECONDS
-        return self._closings.recheck(queue, now, CLAIM_RECHECKS)
+        try:
+            return self._closings.recheck(queue, now, CLOSING_LINES)
+        except StoreError:  # whatever the claim finds is served
+            logger.warning("queue %r: its closed lines are checked later", queue, exc_info=True)
+            return 0
 
     def _check_again(self, queue: str, limit: int) -> None:
         """Recheck up to `limit` lines that this process found empty; close the empty ones.
