@@ -114,8 +114,9 @@ def hangs_in_c(task: Task, seconds: int = FOREVER_SECONDS) -> None:
     ctypes.PyDLL(None).sleep(seconds)
 
 
-def hangs_in_regex(_task: Task) -> None:
+def hangs_in_regex(task: Task) -> None:
     """Match for years."""
+    task.progress(0.1, "matching")
     re.match(r"(a+)+$", "a" * 64 + "b")
 
 
@@ -125,8 +126,9 @@ def hangs_for_ever(task: Task) -> None:
     collections.deque(itertools.repeat(None), maxlen=0)
 
 
-def heeds_nothing(_task: Task) -> None:
+def heeds_nothing(task: Task) -> None:
     """Go on whatever is raised here."""
+    task.progress(0.1, "heedless")
     while True:
         try:
             time.sleep(FOREVER_SECONDS)
@@ -204,7 +206,8 @@ def forks_and_dies(_task: Task, pid_file: str) -> None:
 def starts_program(_task: Task, pid_file: str) -> None:
     """Wait for a program that never ends."""
     program = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER_SECONDS})"])
-    Path(pid_file).write_text(str(program.pid), "utf-8")
+    Path(f"{pid_file}.new").write_text(str(program.pid), "utf-8")
+    Path(f"{pid_file}.new").rename(pid_file)
     while True:
         try:
             program.wait()
