@@ -7,10 +7,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import pytest
 import sqlalchemy as sa
@@ -73,10 +73,15 @@ def url(request: pytest.FixtureRequest) -> str:
     return engine.url.render_as_string(hide_password=False)
 
 
+def upkeep_lease(queue: Queue) -> Mapping[str, Any]:
+    """Return the lease of the process that does the upkeep; empty if none has done any."""
+    record = core_of(queue).store.read_record(queue.name, RECORD)
+    return {} if record is None else record.values
+
+
 def holder(queue: Queue) -> str | None:
     """Return the name of the process that does the upkeep."""
-    record = core_of(queue).store.read_record(queue.name, RECORD)
-    return None if record is None else record.values["holder"]
+    return upkeep_lease(queue).get("holder")
 
 
 def lose_a_lease(queue: Queue, task_id: str) -> None:
@@ -119,9 +124,11 @@ def test_a_process_that_slept_longer_than_its_lease_leaves_the_upkeep_to_the_oth
             assert within_seconds(PATIENCE_SECONDS, lambda: holder(queue) == second.holder)
             first.tell(signal.SIGCONT)
             for number in range(3):
+                until = upkeep_lease(queue)["until"]
                 lose_a_lease(queue, f"{number}")
                 assert comes_back(queue, f"{number}")
-                assert holder(queue) == second.holder
+                # If the machine stalls the second one for longer than its lease, the first may follow.
+                assert holder(queue) == second.holder or queue.admin.now() > until
                 queue.cancel(f"{number}")
             second.kill()
             assert within_seconds(PATIENCE_SECONDS, lambda: holder(queue) == first.holder)
