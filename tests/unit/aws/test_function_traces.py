@@ -52,7 +52,7 @@ Worker(queue, traced(run), idle_exit_seconds=0.05).run()
 def test_each_run_is_a_subsegment_with_the_id_of_its_task(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as daemon:
         daemon.bind(("127.0.0.1", 0))
-        daemon.settimeout(20)
+        daemon.settimeout(PATIENCE_SECONDS)
         environment = {
             **os.environ,
             "LAMBDA_TASK_ROOT": str(tmp_path),
