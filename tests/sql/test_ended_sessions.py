@@ -4,7 +4,7 @@ import random
 import select
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from freshq import Backoff, Queue, Task, TaskStatus, Worker
 from freshq.errors import StoreError, Throttled, Unreachable
 from freshq.queue.core import core_of
-from freshq.stores.sql import SqlStore, failures
+from freshq.stores.sql import SqlStore, database, failures
 from freshq.stores.sql.failures import translated
 from freshq.telemetry import Outcome
 from tests.support.patience import PATIENCE_SECONDS
@@ -103,6 +103,38 @@ def test_the_block_of_a_library_user_raises(
             assert held is not None
             wait_for_end(held.connection, ENDS[server][setting])
         assert known(queue, "long").attempts == 1
+
+
+def test_a_process_that_is_stopped_in_a_transaction_loses_its_locks(
+    postgres_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres_engine.url.render_as_string(hide_password=False)
+    monkeypatch.setattr(database, "STOPPED_SECONDS", 0.05)
+    stopped = SqlStore(postgres_engine.url, queue="default").database.engine
+    with (
+        closing(
+            Queue.sql(
+                url,
+                lock_timeout_seconds=PATIENCE_SECONDS,
+                answer_timeout_seconds=PATIENCE_SECONDS,
+            )
+        ) as queue,
+        stopped.connect() as connection,
+    ):
+        task = queue.put("work")
+        connection.execute(sa.text("SELECT task_id FROM tasks FOR UPDATE"))
+        assert queue.cancel(task.task_id).status is TaskStatus.CANCELLED
+        connection.invalidate()
+    stopped.dispose()
+
+
+def test_a_block_of_the_caller_may_wait_as_long_as_the_server_lets_it(postgres_engine: sa.Engine) -> None:
+    show = sa.text("SHOW idle_in_transaction_session_timeout")
+    with closing(Queue.sql(postgres_engine.url.render_as_string(hide_password=False))) as queue:
+        queue.put("work")
+        with queue.transaction() as held:
+            assert held is not None
+            assert held.connection.execute(show).scalar_one() == "0"
 
 
 IDLE: Final = {

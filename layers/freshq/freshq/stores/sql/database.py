@@ -60,6 +60,9 @@ logger = logging.getLogger(__name__)
 CALL_RETRY: Final = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.1, cap_seconds=2.0))
 # The server's timeout is shorter than the driver's: its error says why, and keeps the connection usable.
 GRACE_SECONDS: Final = 1.0
+# A process that is stopped in a transaction, as on a suspended machine, has locks that others wait for. After
+# this time PostgreSQL ends its transaction; the process repeats it.
+STOPPED_SECONDS: Final = 30.0
 # SQLite counts whole milliseconds.
 NO_WAIT_SECONDS: Final = 0.001
 # With this execution option, every statement commits on its own.
@@ -188,6 +191,7 @@ def _prepare_postgresql(connection: Any, _record: Any, limits: ConnectionLimits)
         **RELIED_ON,
         "statement_timeout": str(milliseconds(limits.answer_timeout_seconds)),
         "lock_timeout": str(milliseconds(limits.lock_timeout_seconds)),
+        "idle_in_transaction_session_timeout": str(milliseconds(STOPPED_SECONDS)),
     }
     # Single statements take their isolation from the session; transactions name their own.
     settings = {**connection.settings, "default_transaction_isolation": "'read committed'"}
