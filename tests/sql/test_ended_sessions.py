@@ -109,22 +109,17 @@ def test_a_process_that_is_stopped_in_a_transaction_loses_its_locks(
     postgres_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres_engine.url.render_as_string(hide_password=False)
-    monkeypatch.setattr(database, "STOPPED_SECONDS", 0.05)
+    patient: Any = dict.fromkeys(("lock_timeout_seconds", "answer_timeout_seconds"), PATIENCE_SECONDS)
     stopped = SqlStore(postgres_engine.url, queue="default").database.engine
-    with (
-        closing(
-            Queue.sql(
-                url,
-                lock_timeout_seconds=PATIENCE_SECONDS,
-                answer_timeout_seconds=PATIENCE_SECONDS,
-            )
-        ) as queue,
-        stopped.connect() as connection,
-    ):
+    with closing(Queue.sql(url, **patient)) as queue:
         task = queue.put("work")
-        connection.execute(sa.text("SELECT task_id FROM tasks FOR UPDATE"))
-        assert queue.cancel(task.task_id).status is TaskStatus.CANCELLED
-        connection.invalidate()
+        with monkeypatch.context() as patch:  # for the connection of the stopped process only
+            patch.setattr(database, "STOPPED_SECONDS", 0.05)
+            connection = stopped.connect()
+        with connection:
+            connection.execute(sa.text("SELECT task_id FROM tasks FOR UPDATE"))
+            assert queue.cancel(task.task_id).status is TaskStatus.CANCELLED
+            connection.invalidate()
     stopped.dispose()
 
 
