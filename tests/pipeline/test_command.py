@@ -41,6 +41,7 @@ from freshq_pipeline.spark.java import OLDEST, version_of, write_launcher
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.whole_file import whole_file
 from tests.pipeline.recording import small, write_lines
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.worker_threads import wait_until
 
 
@@ -277,14 +278,30 @@ def test_a_java_that_does_not_start(tmp_path: Path) -> None:
 def test_a_process_that_fails_ends_after_loading_the_report() -> None:
     program = """
 import atexit, sys
-from freshq_pipeline.report.ending import load_ahead
+from freshq_pipeline.report import ending
 
+ending.LOADING_SECONDS = 600
 atexit.register(lambda: print(hasattr(sys.modules["freshq_pipeline.report.page"], "write_report")))
-load_ahead()
+ending.load_ahead()
 sys.exit(3)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (3, "True\n", "")
+
+
+def test_a_process_ends_although_a_signal_has_left_the_lock_of_imports_taken() -> None:
+    program = """
+import _imp, sys
+from freshq_pipeline.report import ending
+
+ending.LOADING_SECONDS = 0.1
+_imp.acquire_lock()
+ending.load_ahead()
+sys.exit(143)
+"""
+    command, limit = [sys.executable, "-c", program], PATIENCE_SECONDS
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
 
 
 @pytest.mark.parametrize(

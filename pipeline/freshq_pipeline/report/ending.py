@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import json
 import os
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 _PAGE: Final = "freshq_pipeline.report.page"
 # What the report needs.
 PACKAGES: Final = ("altair", "pandas", "vl_convert")
+# How long the end of the process waits until they are loaded.
+LOADING_SECONDS: Final = 30.0
 # Number of queues in a table.
 MAX_QUEUES: Final = 6
 # Figures that are shown even if they are 0.
@@ -77,9 +80,12 @@ def load_ahead() -> None:
         ModuleNotFoundError: If a package that they need is not installed.
     """
     check_installed(*PACKAGES)
+    loading = threading.Thread(target=_load, name="report", daemon=True)
+    loading.start()
     # The process ends after this thread: Python ends a daemon thread by unwinding its stack, and C++ code of
-    # a package that is being loaded would abort the process.
-    threading.Thread(target=_load, name="report").start()
+    # a package that is being loaded would abort the process. But a signal that ends an import of the main
+    # thread may leave the lock of all imports taken, for which this thread waits for ever.
+    atexit.register(loading.join, LOADING_SECONDS)
 
 
 def _load() -> None:
