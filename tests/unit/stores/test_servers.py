@@ -82,8 +82,9 @@ def test_a_new_connection_to_postgresql(*, pooled: bool) -> None:
     driver: Any = SimpleNamespace(execute=told.append, is_pooled=lambda: pooled, prepare_threshold=5)
     module._prepare_postgresql(driver, None, LIMITS)
     limits = "SET statement_timeout = 7000; SET lock_timeout = 2500"
+    stopped = "SET idle_in_transaction_session_timeout = 30000"
     isolation = "SET default_transaction_isolation = 'read committed'"
-    assert told == [f"SET {PLANNING}; {limits}; {isolation}"]
+    assert told == [f"SET {PLANNING}; {limits}; {stopped}; {isolation}"]
     assert (driver.autocommit, driver.answer_timeout_seconds) == (True, 7.0)
     assert driver.prepare_threshold == (None if pooled else 5)
     assert module._postgresql_arguments(LIMITS) == {
