@@ -55,7 +55,7 @@ _SETUP_SECONDS: Final = 120.0
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 20.0
 _POLL_SECONDS: Final = 0.05
-# What is shown of a server's log after an error.
+# An error shows this much of the end of a server's log.
 _SHOWN_CHARACTERS: Final = 4000
 _DATABASE: Final = "freshq"
 _CARELESS: Final = {
@@ -216,7 +216,7 @@ class Server(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop the server and delete its files; an error leaves with the end of the server's log."""
+        """Stop the server and delete its files; an error gets a note with the end of its log."""
         if error is not None:
             error.add_note(f"the log of {type(self).__name__} ends with: {self._end_of_log()}")
         self._cleanup.close()

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 _PAGE: Final = "freshq_pipeline.report.page"
 # What the report needs.
 PACKAGES: Final = ("altair", "pandas", "vl_convert")
-# How long the end of the process waits until they are loaded.
+# How long an ending process waits for them to load.
 LOADING_SECONDS: Final = 30.0
 # Number of queues in a table.
 MAX_QUEUES: Final = 6
@@ -83,8 +83,8 @@ def load_ahead() -> None:
     loading = threading.Thread(target=_load, name="report", daemon=True)
     loading.start()
     # The process ends after this thread: Python ends a daemon thread by unwinding its stack, and C++ code of
-    # a package that is being loaded would abort the process. But a signal that ends an import of the main
-    # thread may leave the lock of all imports taken, for which this thread waits for ever.
+    # a package that is being loaded would abort the process. The wait has an end, because a signal that
+    # interrupts an import in the main thread may leave Python's import lock held, and this thread stuck.
     atexit.register(loading.join, LOADING_SECONDS)
 
 

@@ -60,8 +60,8 @@ logger = logging.getLogger(__name__)
 CALL_RETRY: Final = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.1, cap_seconds=2.0))
 # The server's timeout is shorter than the driver's: its error says why, and keeps the connection usable.
 GRACE_SECONDS: Final = 1.0
-# A process that is stopped in a transaction, as on a suspended machine, has locks that others wait for. After
-# this time PostgreSQL ends its transaction; the process repeats it.
+# A process that is stopped in a transaction, as on a suspended machine, keeps locks that others wait for.
+# After this time PostgreSQL ends the transaction; the process repeats it once it goes on.
 STOPPED_SECONDS: Final = 30.0
 # SQLite counts whole milliseconds.
 NO_WAIT_SECONDS: Final = 0.001
